@@ -1,0 +1,46 @@
+"""Every error a user can meet, under one base class.
+
+All of them are `ValueError`s, so code written against scikit-learn's habits keeps working.
+"""
+
+from __future__ import annotations
+
+
+class SeqfieldError(ValueError):
+    """Base class of every error raised on purpose by seqfield."""
+
+
+class InputError(SeqfieldError):
+    """X has a form, size or value that cannot be used; the message names the place."""
+
+
+class LabelError(InputError):
+    """y does not fit X, or holds labels that cannot be used."""
+
+
+class SchemeError(LabelError):
+    """Labels break the label scheme or the table of allowed transitions."""
+
+
+class FormatError(InputError):
+    """A text file is malformed. The message starts with ``file:line:``."""
+
+    def __init__(self, message: str, *, path: str = "<text>", line: int | None = None) -> None:
+        self.path, self.line, self.reason = path, line, message
+        super().__init__(f"{path}: {message}" if line is None else f"{path}:{line}: {message}")
+
+
+class NoPathError(SeqfieldError):
+    """A sequence has no labelling of non-zero probability under the constraints."""
+
+
+class CapabilityError(SeqfieldError):
+    """A method was asked for something it cannot give; the message says what can."""
+
+
+class BudgetError(SeqfieldError):
+    """The work would need more memory than allowed; the message names the size."""
+
+
+class ModelFileError(SeqfieldError):
+    """A model file is damaged, of a newer format, or not a model file at all."""
