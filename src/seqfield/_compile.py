@@ -1,0 +1,30 @@
+"""The one decorator for compiled loops.
+
+`loop` is ``numba.njit(cache=True, nogil=True)``, except that a package folder and a home folder
+that cannot be written to (a read-only install) cost the on-disk cache, not the import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def loop(function: F) -> F:
+    """Compile a function of arrays and scalars; the compiled code runs without the GIL."""
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError as error:
+        # numba found no folder for its cache: compile anew in each process instead of failing
+        if "cannot cache" not in str(error):
+            raise
+        return cast(F, numba.njit(nogil=True)(function))
+
+
+def inlined(function: F) -> F:
+    """Compile a small function that other loops call; inlined by LLVM, no cache of its own."""
+    return cast(F, numba.njit(nogil=True)(function))

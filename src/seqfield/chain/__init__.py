@@ -1,0 +1,41 @@
+"""Exact inference on chain scores."""
+
+from seqfield.chain.api import (
+    Marginals,
+    Paths,
+    Tangent,
+    count_distribution,
+    entropy,
+    expectation,
+    hamming_augmented,
+    log_partition,
+    log_prob,
+    marginals,
+    nbest,
+    posterior_decode,
+    sample,
+    tangent,
+    viterbi,
+    viterbi_by_distance,
+)
+from seqfield.chain.scores import ChainScores
+
+__all__ = [
+    "ChainScores",
+    "Marginals",
+    "Paths",
+    "Tangent",
+    "count_distribution",
+    "entropy",
+    "expectation",
+    "hamming_augmented",
+    "log_partition",
+    "log_prob",
+    "marginals",
+    "nbest",
+    "posterior_decode",
+    "sample",
+    "tangent",
+    "viterbi",
+    "viterbi_by_distance",
+]

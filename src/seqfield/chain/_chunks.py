@@ -1,0 +1,145 @@
+"""Cutting a batch into fixed chunks of sequences, and the messages of one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from seqfield._parallel import run
+from seqfield.chain import _numba
+from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers
+from seqfield.errors import InputError, NoPathError
+
+Pairs = Literal["sum", "each"] | None
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of whole sequences: folded log scores, local offsets, and where it belongs."""
+
+    node: Floats
+    edge: Floats
+    offsets: Integers
+    tokens: slice
+    sequences: slice
+
+
+@dataclass(frozen=True)
+class Forward:
+    log_z: Floats
+    safe: Booleans
+    alpha: Floats
+    pred: Floats
+    edge: Floats  # exp of the shifted edge scores
+
+
+def chunk_bounds(offsets: Integers, n_tokens: int) -> list[tuple[int, int]]:
+    """Sequence ranges that hold about n_tokens tokens each; they depend on nothing else."""
+    cuts = [0]
+    while cuts[-1] < len(offsets) - 1:
+        wanted = offsets[cuts[-1]] + n_tokens
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(offsets, wanted, side="right")) - 1))
+    return list(pairwise(cuts))
+
+
+def each_chunk(
+    scores: ChainScores,
+    allowed: Booleans | None,
+    n_jobs: int | None,
+    work: Callable[[Chunk], Result],
+    wide: bool = False,
+) -> list[Result]:
+    """Results of ``work`` on each chunk in order. ``wide`` work needs S^2 numbers a token."""
+    s = scores.n_labels
+    if allowed is not None:
+        allowed = np.asarray(allowed, dtype=bool)
+        if allowed.shape != scores.node.shape:
+            raise InputError(f"allowed must have shape {scores.node.shape}, got {allowed.shape}")
+    per_token = s * s if wide or not scores.stationary else s
+    bounds = chunk_bounds(scores.offsets, max(64, 2**17 // per_token))
+    make = partial(_chunk, scores, allowed)
+    return run(lambda bound: work(make(*bound)), bounds, n_jobs)
+
+
+def _chunk(scores: ChainScores, allowed: Booleans | None, i0: int, i1: int) -> Chunk:
+    a, b = int(scores.offsets[i0]), int(scores.offsets[i1])
+    offsets = scores.offsets[i0 : i1 + 1] - a
+    node = np.ascontiguousarray(scores.node[a:b], dtype=np.float64)
+    plain = allowed is None and scores.start is None and scores.end is None
+    if not plain and np.shares_memory(node, scores.node):
+        node = node.copy()
+    if scores.start is not None:
+        node[offsets[:-1]] += scores.start
+    if scores.end is not None:
+        node[offsets[1:] - 1] += scores.end
+    if allowed is not None:
+        node[~allowed[a:b]] = -np.inf
+    edge = scores.edge[None] if scores.stationary else scores.edge[a:b]
+    edge = np.ascontiguousarray(edge)
+    return Chunk(node, edge, offsets, slice(a, b), slice(i0, i1))
+
+
+def forward(chunk: Chunk) -> Forward:
+    n, shape = len(chunk.offsets) - 1, chunk.node.shape
+    weight, edge = chunk.node.copy(), chunk.edge.copy()
+    safe, shift, log_z = np.empty(n, np.bool_), np.empty(n), np.zeros(n)
+    _numba.shift_and_judge(weight, edge, chunk.offsets, safe, shift)
+    np.exp(weight, out=weight)
+    np.exp(edge, out=edge)
+    alpha, pred = np.empty(shape), np.empty(shape)
+    _numba.filter_scaled(weight, edge, chunk.offsets, safe, alpha, pred, log_z)
+    log_z += shift
+    if not safe.all():
+        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, alpha, log_z)
+    return Forward(log_z, safe, alpha, pred, edge)
+
+
+def smooth(
+    chunk: Chunk,
+    messages: Forward,
+    node: Floats,
+    pairs: Pairs,
+    weights: Floats,
+    sums: Floats,
+    each: Floats,
+) -> None:
+    """Fill node marginals, and pair marginals as asked."""
+    f, offsets = messages, chunk.offsets
+    ratio = np.empty_like(f.alpha)
+    transposed = np.ascontiguousarray(f.edge.transpose(0, 2, 1))
+    _numba.smooth_scaled(f.alpha, f.pred, f.edge, transposed, offsets, f.safe, ratio, node)
+    if pairs == "sum":
+        _numba.pair_sums_scaled(f.alpha, ratio, f.edge, offsets, f.safe, weights, sums)
+    elif pairs == "each":
+        _numba.pairs_scaled(f.alpha, ratio, f.edge, offsets, f.safe, each)
+    if not f.safe.all():
+        _numba.smooth_log(f.alpha, chunk.edge, offsets, f.safe, weights, node, sums, each)
+
+
+def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
+    """Backward kernels (N, S, S) and node marginals of a chunk."""
+    f, s = forward(chunk), chunk.node.shape[1]
+    checked(f.log_z, chunk.sequences.start)
+    node, kernels = np.empty(chunk.node.shape), np.empty((*chunk.node.shape, s))
+    none = np.empty((0, s, s))
+    smooth(chunk, f, node, None, np.zeros(len(f.safe)), np.zeros((s, s)), none)
+    _numba.backward_kernels_scaled(f.alpha, f.pred, f.edge, chunk.offsets, f.safe, kernels)
+    if not f.safe.all():
+        _numba.backward_kernels_log(f.alpha, chunk.edge, chunk.offsets, f.safe, kernels)
+    return kernels, node
+
+
+def checked(log_z: Floats, first: int = 0) -> Floats:
+    if (log_z == -np.inf).any():
+        i = first + int(np.argmax(log_z == -np.inf))
+        raise NoPathError(
+            f"sequence {i} has no allowed labelling: its label sets and the forbidden "
+            "transitions exclude every path"
+        )
+    return log_z

@@ -1,0 +1,121 @@
+"""`ChainScores`: the one currency between architectures, losses and inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainScores:
+    """Scores of n label chains with N tokens in all and S labels.
+
+    Parameters
+    ----------
+    node : (N, S) score of each label at each token
+    edge : (S, S) score of label j after label i, or (N, S, S) with ``edge[t]`` the scores of the
+        pair (y_{t-1}, y_t); the entry of a sequence's first token is ignored
+    offsets : (n + 1,) sequence i is the tokens ``offsets[i]:offsets[i + 1]``; one sequence if None
+    start, end : (S,) scores of the first and of the last label
+
+    A score of ``-inf`` forbids a label or a transition. The log-probability of a labelling is
+    its summed score minus log Z.
+
+    >>> import numpy as np
+    >>> scores = ChainScores(np.zeros((3, 2)), np.zeros((2, 2)), [0, 2, 3])
+    >>> scores.n_sequences, scores.n_labels
+    (2, 2)
+    """
+
+    node: Floats
+    edge: Floats
+    offsets: Integers
+    start: Floats | None = None
+    end: Floats | None = None
+
+    def __init__(
+        self,
+        node: Any,
+        edge: Any,
+        offsets: Any = None,
+        start: Any = None,
+        end: Any = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "node", np.asarray(node))
+        put(self, "edge", np.asarray(edge, dtype=np.float64))
+        if offsets is None:
+            offsets = [0, self.node.shape[0]]
+        put(self, "offsets", np.asarray(offsets, dtype=np.int64))
+        put(self, "start", None if start is None else np.asarray(start, dtype=np.float64))
+        put(self, "end", None if end is None else np.asarray(end, dtype=np.float64))
+        if check:
+            self._check()
+
+    @property
+    def n_tokens(self) -> int:
+        """N, the number of tokens in all sequences."""
+        return int(self.node.shape[0])
+
+    @property
+    def n_labels(self) -> int:
+        """S, the number of labels."""
+        return int(self.node.shape[1])
+
+    @property
+    def n_sequences(self) -> int:
+        """n, the number of sequences."""
+        return len(self.offsets) - 1
+
+    @property
+    def stationary(self) -> bool:
+        """True if one matrix of transition scores serves every position."""
+        return self.edge.ndim == 2
+
+    def _check(self) -> None:
+        if self.node.ndim != 2 or not np.issubdtype(self.node.dtype, np.number):
+            raise InputError(f"node must be a numeric (N, S) array, got shape {self.node.shape}")
+        check_offsets(self.offsets, self.n_tokens)
+        s = self.n_labels
+        if s == 0:
+            raise InputError("node has no columns: there must be at least one label")
+        if self.edge.shape not in ((s, s), (self.n_tokens, s, s)):
+            raise InputError(
+                f"edge must be ({s}, {s}) or ({self.n_tokens}, {s}, {s}) to go with node "
+                f"{self.node.shape}, got {self.edge.shape}"
+            )
+        for name, part in (("start", self.start), ("end", self.end)):
+            if part is not None and part.shape != (s,):
+                raise InputError(f"{name} must have shape ({s},), got {part.shape}")
+        for name in ("node", "edge", "start", "end"):
+            part = getattr(self, name)
+            if part is not None and not (part < np.inf).all():
+                place = tuple(int(k) for k in np.argwhere(~(part < np.inf))[0])
+                raise InputError(
+                    f"{name}{list(place)} is {part[place]}: scores must be finite or -inf"
+                )
+
+
+def check_offsets(offsets: Integers, n_tokens: int) -> None:
+    """Raise an `InputError` unless offsets cut n_tokens rows into non-empty sequences."""
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise InputError("offsets must name at least one sequence: (n + 1,) integers from 0 to N")
+    if offsets[0] != 0 or offsets[-1] != n_tokens:
+        raise InputError(
+            f"offsets must run from 0 to {n_tokens}, got {offsets[0]} to {offsets[-1]}"
+        )
+    lengths = np.diff(offsets)
+    if (lengths <= 0).any():
+        i = int(np.argmax(lengths <= 0))
+        raise InputError(f"sequence {i} is empty: every sequence needs at least one token")

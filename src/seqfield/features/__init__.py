@@ -1,0 +1,1 @@
+"""Turning tokens into feature matrices: templates, spelling, attributes, windows."""
