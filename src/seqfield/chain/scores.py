@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError
+from seqfield.sequences import check_offsets
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -105,17 +106,3 @@ class ChainScores:
                 raise InputError(
                     f"{name}{list(place)} is {part[place]}: scores must be finite or -inf"
                 )
-
-
-def check_offsets(offsets: Integers, n_tokens: int) -> None:
-    """Raise an `InputError` unless offsets cut n_tokens rows into non-empty sequences."""
-    if offsets.ndim != 1 or len(offsets) < 2:
-        raise InputError("offsets must name at least one sequence: (n + 1,) integers from 0 to N")
-    if offsets[0] != 0 or offsets[-1] != n_tokens:
-        raise InputError(
-            f"offsets must run from 0 to {n_tokens}, got {offsets[0]} to {offsets[-1]}"
-        )
-    lengths = np.diff(offsets)
-    if (lengths <= 0).any():
-        i = int(np.argmax(lengths <= 0))
-        raise InputError(f"sequence {i} is empty: every sequence needs at least one token")

@@ -1,0 +1,1 @@
+"""From parameters to chain scores, and from score gradients back to parameter gradients."""

@@ -1,0 +1,159 @@
+"""The explicit-feature architecture: F = X W, T, and position-dependent edges from edge features.
+
+theta = [node weights | transition weights | edge weights]. Without edge features the edge scores
+are the stationary T; with them edge[t] = T + (X_edge W_edge)[t].
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield.architectures._maps import DenseMap, SparseMap
+from seqfield.chain import ChainScores
+from seqfield.labels import Targets
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+Map = DenseMap | SparseMap
+
+
+class Weights(NamedTuple):
+    """theta laid out for scoring."""
+
+    node: Any
+    transitions: Floats
+    edge: Any
+
+
+class Design(NamedTuple):
+    """Data laid out for scoring and for the pullback."""
+
+    node: Any
+    edge: Any
+    offsets: NDArray[np.int64]
+
+
+class Linear:
+    """Scores that are linear in given features.
+
+    Parameters
+    ----------
+    node : map from node features to S columns
+    pairs : (P,) flat positions i * S + j of the transitions that have a weight
+    edge : map from edge features to S^2 columns, or None
+    """
+
+    def __init__(
+        self, n_labels: int, node: Map, pairs: NDArray[np.int64], edge: Map | None = None
+    ) -> None:
+        self.n_labels = n_labels
+        self.node, self.pairs, self.edge = node, pairs, edge
+        sizes = [node.n_weights, len(pairs), 0 if edge is None else edge.n_weights]
+        self._cuts = np.cumsum(sizes)
+        self.n_parameters = int(self._cuts[-1])
+
+    @classmethod
+    def build(
+        cls,
+        data: Sequences,
+        targets: Targets,
+        n_labels: int,
+        *,
+        observed: bool = True,
+        transitions: bool = True,
+    ) -> Linear:
+        """The architecture for a training set.
+
+        ``observed`` gives a weight only to the (feature, label) and (label, label) pairs that
+        occur in it: a candidate set counts for each of its members, a missing label for none.
+        """
+        mask = targets.mask(n_labels)
+        known = mask & ~mask.all(axis=1, keepdims=True) if n_labels > 1 else mask
+        before = np.zeros_like(known)
+        before[1:] = known[:-1]
+        before[targets.offsets[:-1]] = False
+        if not transitions:
+            pairs = np.zeros(0, np.int64)
+        elif observed:
+            seen = before.astype(np.float32).T @ known.astype(np.float32)
+            pairs = np.flatnonzero(seen.ravel())
+        else:
+            pairs = np.arange(n_labels**2)
+        node = _build_map(data.x, sp.csr_array(known.astype(np.int32)), n_labels, observed)
+        edge = None
+        if data.edge is not None:
+            both = None
+            if sp.issparse(data.edge) and observed:
+                both = sp.csr_array(_outer(before, known))
+            edge = _build_map(data.edge, both, n_labels**2, observed)
+        return cls(n_labels, node, pairs, edge)
+
+    def design(self, data: Sequences, *, gradient: bool = True) -> Design:
+        """Data laid out for `scores` (and for `pullback` if ``gradient``)."""
+        edge = None
+        if self.edge is not None:
+            edge = self.edge.design(data.edge, gradient=gradient)
+        return Design(self.node.design(data.x, gradient=gradient), edge, data.offsets)
+
+    def unpack(self, theta: Floats) -> Weights:
+        """theta laid out for `scores`."""
+        node, pair, edge = np.split(theta, self._cuts[:-1])
+        transitions = np.zeros(self.n_labels**2)
+        transitions[self.pairs] = pair
+        return Weights(
+            self.node.unpack(node),
+            transitions.reshape(self.n_labels, self.n_labels),
+            None if self.edge is None else self.edge.unpack(edge),
+        )
+
+    def scores(self, weights: Weights, design: Design) -> ChainScores:
+        """Chain scores of laid-out data."""
+        node = self.node.apply(weights.node, design.node)
+        edge = weights.transitions
+        if self.edge is not None:
+            own = self.edge.apply(weights.edge, design.edge)
+            edge = edge + own.reshape(-1, self.n_labels, self.n_labels)
+        return ChainScores(node, edge, design.offsets, check=False)
+
+    def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> tuple[Any, Floats, Any]:
+        """This data's part of the gradient, for `collect`."""
+        total = d_edge if d_edge.ndim == 2 else d_edge.sum(axis=0)
+        edge = None
+        if self.edge is not None:
+            edge = self.edge.pull(design.edge, d_edge.reshape(-1, self.n_labels**2))
+        return self.node.pull(design.node, d_node), total.ravel()[self.pairs], edge
+
+    def collect(self, parts: list[tuple[Any, Floats, Any]]) -> Floats:
+        """The gradient (n_parameters,) summed over parts in the given order."""
+        pieces = [
+            self.node.collect([part[0] for part in parts]),
+            sum((part[1] for part in parts), np.zeros(len(self.pairs))),
+        ]
+        if self.edge is not None:
+            pieces.append(self.edge.collect([part[2] for part in parts]))
+        return np.concatenate(pieces)
+
+
+def _build_map(x: Any, hits: sp.csr_array | None, n_columns: int, observed: bool) -> Map:
+    if not sp.issparse(x):
+        return DenseMap(x.shape[1], n_columns)
+    if observed and hits is not None:
+        return SparseMap.observed(x, hits)
+    return SparseMap.full(x.shape[1], n_columns)
+
+
+def _outer(before: NDArray[np.bool_], known: NDArray[np.bool_]) -> sp.coo_array:
+    """(N, S^2) marks of the label pairs each token may end."""
+    s = known.shape[1]
+    t, j = np.nonzero(known)
+    rows, columns = [], []
+    for i in range(s):
+        hit = before[t, i]
+        rows.append(t[hit])
+        columns.append(i * s + j[hit])
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    return sp.coo_array((np.ones(len(row), np.int32), (row, column)), shape=(len(known), s * s))

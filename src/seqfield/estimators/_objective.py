@@ -1,0 +1,139 @@
+"""Architecture, loss and prior put together over a data set: what optimisers minimise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield._parallel import run
+from seqfield.chain import ChainScores
+from seqfield.chain._chunks import chunk_bounds
+from seqfield.data.schemes import Allowed
+from seqfield.labels import Targets
+from seqfield.priors import ElasticNet
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+
+#: scores of one shard in memory: 2**22 numbers are 32 MiB
+SHARD_SCORES = 2**22
+MAX_SHARDS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """Forbidden starts, transitions and ends, as scores that are 0 or -inf."""
+
+    start: Floats
+    pairs: Floats
+    end: Floats
+
+    @classmethod
+    def of(cls, allowed: Allowed) -> Constraint:
+        """From boolean tables."""
+        return cls(*(np.where(part, 0.0, -np.inf) for part in allowed))
+
+    def impose(self, scores: ChainScores) -> ChainScores:
+        """The scores with what is forbidden set to -inf."""
+        start = self.start if scores.start is None else self.start + scores.start
+        end = self.end if scores.end is None else self.end + scores.end
+        return ChainScores(
+            scores.node, scores.edge + self.pairs, scores.offsets, start, end, check=False
+        )
+
+
+class Shard(NamedTuple):
+    """A fixed run of sequences with what the objective needs of them."""
+
+    design: Any
+    targets: Targets
+    weights: Floats
+
+
+class Objective:
+    """value(theta) = sum_i w_i loss(scores_i(theta), y_i) + prior(theta).
+
+    Data are cut into shards that depend on the data alone. Each shard is scored, differentiated
+    and pulled back on one thread, and the parts are added in order of the shards: the result is
+    bit-identical for every ``n_jobs``.
+    """
+
+    def __init__(
+        self,
+        architecture: Any,
+        loss: Any,
+        prior: ElasticNet,
+        data: Sequences,
+        targets: Targets,
+        weights: Floats,
+        constraint: Constraint | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.architecture, self.loss, self.prior = architecture, loss, prior
+        self.constraint, self.n_jobs = constraint, n_jobs
+        self._data, self._targets, self._weights = data, targets, weights
+        s = architecture.n_labels
+        per_token = s if data.edge is None else s * s
+        n_tokens = max(2048, -(-data.n_tokens // MAX_SHARDS))
+        n_tokens = min(n_tokens, max(256, SHARD_SCORES // per_token))
+        self._shards = run(
+            lambda bound: self._shard(np.arange(*bound)),
+            chunk_bounds(data.offsets, n_tokens),
+            n_jobs,
+        )
+
+    @property
+    def l1(self) -> float:
+        """Weight of the L1 penalty, which ``value_and_grad`` leaves out."""
+        return self.prior.c1
+
+    def gap(self, theta: Floats, gradient: Floats) -> float:
+        """Bound on value minus optimum at a point with the given smooth gradient."""
+        return self.prior.gap(theta, gradient) if self.loss.convex else np.inf
+
+    def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
+        """Subgradient of least norm of the whole objective."""
+        return self.prior.pseudo_gradient(theta, gradient)
+
+    def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient of everything but the L1 penalty."""
+        value, gradient = self._sum(theta, self._shards)
+        penalty, slope = self.prior.smooth(theta)
+        gradient += slope
+        return value + penalty, gradient
+
+    def batches(self, size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+        """Sequence numbers of shuffled minibatches."""
+        order = rng.permutation(len(self._data))
+        return np.array_split(order, max(1, round(len(order) / size)))
+
+    def batch_value_and_grad(self, theta: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
+        """Value and gradient of a minibatch, the prior counted by the batch's share."""
+        value, gradient = self._sum(theta, [self._shard(batch)])
+        penalty, slope = self.prior.smooth(theta)
+        share = len(batch) / len(self._data)
+        gradient += share * slope
+        return value + share * penalty, gradient
+
+    def _shard(self, chosen: NDArray[np.int64]) -> Shard:
+        design = self.architecture.design(self._data[chosen])
+        return Shard(design, self._targets[chosen], self._weights[chosen])
+
+    def _sum(self, theta: Floats, shards: list[Shard]) -> tuple[float, Floats]:
+        weights = self.architecture.unpack(theta)
+        impose: Callable[[ChainScores], ChainScores] = (
+            (lambda scores: scores) if self.constraint is None else self.constraint.impose
+        )
+
+        def work(shard: Shard) -> tuple[float, Any]:
+            scores = impose(self.architecture.scores(weights, shard.design))
+            value, d_node, d_edge = self.loss(scores, shard.targets, shard.weights)
+            return value, self.architecture.pullback(shard.design, d_node, d_edge)
+
+        parts = run(work, shards, self.n_jobs)
+        value = float(sum(part[0] for part in parts))
+        return value, self.architecture.collect([part[1] for part in parts])

@@ -1,0 +1,117 @@
+"""What every feature encoder shares: tokens in, `Sequences` out."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from seqfield.errors import InputError
+from seqfield.sequences import Offsets, Sequences, offsets_of
+
+State = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns a feature vocabulary from tokens and turns tokens into `Sequences`.
+
+    Subclasses give ``_learn(tokens, offsets)``, which fits and returns the training matrix,
+    ``_apply(tokens, offsets)``, ``state()`` / ``restore()`` for model files and ``names()``.
+    Features are numbered by falling frequency: rows of frequent features lie together in memory.
+    """
+
+    #: False if the encoder says that the model must have no transition scores
+    transitions_: bool = True
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the vocabulary."""
+        self.fit_transform(X)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Sequences:
+        """Learn the vocabulary and encode X in one pass."""
+        return self._learn(*flatten(X))
+
+    def transform(self, X: Any) -> Sequences:
+        """Encode X; features not in the vocabulary are dropped."""
+        return self._apply(*flatten(X))
+
+    def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
+        raise NotImplementedError
+
+    def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        """Feature names in column order."""
+        raise NotImplementedError
+
+    def edge_names(self) -> list[str]:
+        """Names of the edge features in column order."""
+        return []
+
+    def state(self) -> State:
+        """Header and arrays from which `restore` rebuilds the fitted encoder."""
+        raise NotImplementedError
+
+    @classmethod
+    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """A fitted encoder from what `state` gave."""
+        raise NotImplementedError
+
+
+def flatten(X: Any) -> tuple[list[Any], Offsets]:
+    """All tokens in one list, and the offsets of the sequences."""
+    try:
+        rows = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
+    except TypeError as error:
+        raise InputError(f"X must be a list of sequences of tokens: {error}") from error
+    if not rows:
+        raise InputError("no sequences: X is empty")
+    lengths = [len(row) for row in rows]
+    if 0 in lengths:
+        i = lengths.index(0)
+        raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
+    return list(chain.from_iterable(rows)), offsets_of(lengths)
+
+
+def by_frequency(counts: np.ndarray, min_freq: int) -> tuple[np.ndarray, np.ndarray]:
+    """Old indices in the new order (falling count, ties by age), and new index of each old one.
+
+    Features seen fewer than min_freq times are left out; their new index is -1.
+    """
+    order = np.argsort(-counts, kind="stable")
+    order = order[counts[order] >= min_freq]
+    remap = np.full(len(counts), -1, np.int32)
+    remap[order] = np.arange(len(order), dtype=np.int32)
+    return order, remap
+
+
+def pack_strings(strings: list[str]) -> dict[str, np.ndarray]:
+    """Strings as two arrays: UTF-8 bytes and offsets."""
+    data = [s.encode("utf-8") for s in strings]
+    return {
+        "bytes": np.frombuffer(b"".join(data), dtype=np.uint8),
+        "ends": np.cumsum([len(d) for d in data], dtype=np.int64),
+    }
+
+
+def unpack_strings(data: np.ndarray, ends: np.ndarray) -> list[str]:
+    """The strings of `pack_strings`."""
+    ends = np.asarray(ends, np.int64)
+    if len(ends) and (ends[-1] != len(data) or (np.diff(ends, prepend=0) < 0).any()):
+        raise InputError("damaged string table")
+    raw = data.tobytes()
+    try:
+        text = raw.decode("utf-8")
+        if len(text) == len(raw):  # ASCII: byte offsets are character offsets
+            starts = np.concatenate([[0], ends[:-1]])
+            return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        starts = np.concatenate([[0], ends[:-1]])
+        return [
+            raw[a:b].decode("utf-8") for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+    except UnicodeDecodeError as error:
+        raise InputError("damaged string table") from error

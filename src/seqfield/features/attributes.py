@@ -1,0 +1,255 @@
+"""Features that the caller computed: a dict or a list of strings for each token."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import murmurhash3_32
+
+from seqfield.errors import InputError
+from seqfield.features._base import Encoder, State, by_frequency, pack_strings, unpack_strings
+from seqfield.sequences import Offsets, Sequences, place_of
+
+#: the key of a token's dict that holds its edge features
+EDGE = "__edge__"
+
+_SEVERAL = (list, tuple, set, frozenset)
+
+
+class Attributes(Encoder):
+    """Features given token by token, as CRFsuite takes them.
+
+    A token is a list, tuple or set of feature strings, each of value 1 (a string listed twice
+    counts twice), or a dict whose values say what the feature is:
+
+    ==================  ====================================================
+    ``{"w": "casa"}``   feature ``w=casa`` of value 1
+    ``{"w": [a, b]}``   features ``w=a`` and ``w=b`` (any collection of strings)
+    ``{"cap": True}``   feature ``cap`` of value 1; False is the same as no such key
+    ``{"len": 4.5}``    feature ``len`` of value 4.5; 0 is the same as no such key
+    ``"__edge__"``      a dict or list of edge features in the same forms, for the pair of
+                        labels that ends at this token (`EDGE` is the name of the key)
+    ==================  ====================================================
+
+    Parameters
+    ----------
+    min_freq : drop features that fewer tokens have in training
+    hash_bits : if set, names are hashed into 2**hash_bits columns instead of being learned:
+        bounded memory, no names, collisions possible
+
+    >>> X = [[{"w": "la", "len": 2}, {"w": "casa", "len": 4, "__edge__": ["after la"]}]]
+    >>> encoder = Attributes()
+    >>> encoder.fit_transform(X).x.toarray()
+    array([[2., 1., 0.],
+           [4., 0., 1.]])
+    >>> encoder.names(), encoder.edge_names()
+    (['len', 'w=la', 'w=casa'], ['after la'])
+    >>> encoder.transform([[["w=casa", "w=perro"]]]).x.toarray()
+    array([[0, 0, 1]], dtype=int8)
+    """
+
+    def __init__(self, min_freq: int = 1, hash_bits: int | None = None) -> None:
+        self.min_freq = min_freq
+        self.hash_bits = hash_bits
+
+    def _prepare(self) -> None:
+        if self.hash_bits is not None and not 1 <= self.hash_bits <= 30:
+            raise InputError(f"hash_bits must be between 1 and 30, got {self.hash_bits}")
+        if self.min_freq < 1:
+            raise InputError(f"min_freq must be at least 1, got {self.min_freq}")
+
+    def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
+        self._prepare()
+        if self.hash_bits is not None:
+            self._has_edge = any(isinstance(token, dict) and EDGE in token for token in tokens)
+            return self._apply(tokens, offsets)
+        node, edge = _Rows(_Learning()), _Rows(_Learning())
+        _collect(tokens, offsets, node, edge)
+        x, self._node = node.learned(self.min_freq)
+        e, self._edge = edge.learned(self.min_freq)
+        self._has_edge = len(self._edge) > 0
+        return Sequences(x, offsets, e if self._has_edge else None)
+
+    def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
+        if self.hash_bits is not None:
+            # one cache for both: a name's column does not depend on where it is used
+            hashed = _Hashing(self.hash_bits)
+            node, edge, width = _Rows(hashed), _Rows(hashed), (1 << self.hash_bits,) * 2
+        else:
+            node, edge = _Rows(self._node), _Rows(self._edge)
+            width = len(self._node), len(self._edge)
+        _collect(tokens, offsets, node, edge)
+        x = node.matrix(width[0])
+        return Sequences(x, offsets, edge.matrix(width[1]) if self._has_edge else None)
+
+    def names(self) -> list[str]:
+        """Feature names in column order."""
+        if self.hash_bits is not None:
+            return [f"hash:{k}" for k in range(1 << self.hash_bits)]
+        return list(self._node)
+
+    def edge_names(self) -> list[str]:
+        """Names of the edge features."""
+        if not self._has_edge:
+            return []
+        if self.hash_bits is not None:
+            return self.names()
+        return list(self._edge)
+
+    def state(self) -> State:
+        """Header and arrays for a model file."""
+        header = {
+            "min_freq": self.min_freq,
+            "hash_bits": self.hash_bits,
+            "has_edge": self._has_edge,
+        }
+        if self.hash_bits is not None:
+            return header, {}
+        edge = pack_strings(list(self._edge))
+        return header, pack_strings(list(self._node)) | {f"edge_{k}": v for k, v in edge.items()}
+
+    @classmethod
+    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """A fitted encoder from a model file."""
+        self = cls(int(header["min_freq"]), header["hash_bits"])
+        self._prepare()
+        self._has_edge = bool(header["has_edge"])
+        if self.hash_bits is None:
+            self._node = _restored(arrays["bytes"], arrays["ends"])
+            self._edge = _restored(arrays["edge_bytes"], arrays["edge_ends"])
+            if self._has_edge != (len(self._edge) > 0):
+                raise InputError("the table of edge features does not fit its header")
+        return self
+
+
+class _Known(dict[str, int]):
+    """Columns by feature name, -1 for an unknown name."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Self:
+        return cls((name, k) for k, name in enumerate(names))
+
+    def __missing__(self, name: str) -> int:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is not a string")
+        return -1
+
+
+class _Learning(_Known):
+    """Gives an unknown name the next column."""
+
+    def __missing__(self, name: str) -> int:
+        super().__missing__(name)
+        column = self[name] = len(self)
+        return column
+
+
+class _Hashing(_Known):
+    """Gives an unknown name the column of its hash, equal in every process."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.mask = (1 << bits) - 1
+
+    def __missing__(self, name: str) -> int:
+        super().__missing__(name)
+        column = self[name] = int(murmurhash3_32(name, positive=True)) & self.mask
+        return column
+
+
+class _Rows:
+    """Columns of the features of all tokens in one array, and the values that are not 1."""
+
+    def __init__(self, codes: _Known) -> None:
+        self.codes = codes
+        self.columns = array("i")
+        self.ends = array("q", [0])
+        self.at = array("q")
+        self.values = array("d")
+
+    def add(self, features: Any) -> None:
+        """Append one token's features; a TypeError says what is wrong with them."""
+        codes = self.codes
+        if isinstance(features, dict):
+            append = self.columns.append
+            for name, value in features.items():
+                if type(value) is str:  # the common case, without a call
+                    append(codes[name + "=" + value])
+                else:
+                    self._add_other(name, value)
+        elif isinstance(features, _SEVERAL):
+            self.columns.extend(map(codes.__getitem__, features))
+        else:
+            raise TypeError(f"{features!r} is neither a dict nor a list of strings")
+        self.ends.append(len(self.columns))
+
+    def _add_other(self, name: str, value: Any) -> None:
+        if isinstance(value, _SEVERAL):
+            self.columns.extend([self.codes[name + "=" + item] for item in value])
+        elif isinstance(value, str):
+            self.columns.append(self.codes[name + "=" + value])
+        elif isinstance(value, Real | np.bool_):  # bool is one of them, True being 1
+            number = float(value)
+            if not math.isfinite(number):
+                raise TypeError(f"feature {name!r} is {number}: features must be finite numbers")
+            if number == 0:
+                return
+            if number != 1:
+                self.at.append(len(self.columns))
+                self.values.append(number)
+            self.columns.append(self.codes[name])
+        else:
+            raise TypeError(f"feature {name!r} is {value!r}: expected a string, number or list")
+
+    def learned(self, min_freq: int) -> tuple[sp.csr_array, _Known]:
+        """The matrix of the features seen often enough, and these."""
+        counts = np.bincount(np.asarray(self.columns), minlength=len(self.codes))
+        order, remap = by_frequency(counts, min_freq)
+        names = list(self.codes)
+        return self.matrix(len(order), remap), _Known.of([names[k] for k in order])
+
+    def matrix(self, width: int, remap: np.ndarray | None = None) -> sp.csr_array:
+        """CSR with sorted rows: ones, or numbers if any value is another one."""
+        columns = np.array(self.columns, np.int32)
+        if remap is not None:
+            columns = remap[columns]
+        data = np.ones(len(columns), np.float64 if self.at else np.int8)
+        data[np.asarray(self.at)] = self.values
+        kept = columns >= 0
+        ends = np.concatenate([[0], np.cumsum(kept)])[np.asarray(self.ends)].astype(np.int32)
+        x = sp.csr_array((data[kept], columns[kept], ends), shape=(len(ends) - 1, width))
+        x.sort_indices()
+        if not x.has_canonical_format:
+            x = x.astype(np.float64)  # the sum of many ones does not fit int8
+            x.sum_duplicates()
+        return x
+
+
+def _collect(tokens: list[Any], offsets: Offsets, node: _Rows, edge: _Rows) -> None:
+    """Append the node and edge features of every token."""
+    t = 0
+    try:
+        for t, token in enumerate(tokens):
+            if isinstance(token, dict) and EDGE in token:
+                token = token.copy()
+                edge.add(token.pop(EDGE))
+            else:
+                edge.ends.append(len(edge.columns))
+            node.add(token)
+    except (TypeError, OverflowError) as error:
+        i, place = place_of(t, offsets)
+        raise InputError(f"the token at sequence {i}, position {place}: {error}") from None
+
+
+def _restored(data: np.ndarray, ends: np.ndarray) -> _Known:
+    strings = unpack_strings(data, ends)
+    known = _Known.of(strings)
+    if len(known) != len(strings):
+        raise InputError("the table of features lists one twice")
+    return known

@@ -1,0 +1,217 @@
+"""Labels: any hashable things, their codes 0..S-1, missing labels and candidate sets."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.errors import LabelError
+from seqfield.sequences import Offsets, offsets_of, place_of
+
+Codes = NDArray[np.int32]
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What is known of the labels of N tokens.
+
+    ``codes`` (N,) holds the label's code, or -1 where it is not known exactly; ``allowed`` (N, S)
+    says which labels each token may have, and is None if every label is known.
+    """
+
+    codes: Codes
+    allowed: NDArray[np.bool_] | None
+    offsets: Offsets
+
+    def __getitem__(self, chosen: Any) -> Targets:
+        """The targets of chosen sequences (an index array)."""
+        lengths = np.diff(self.offsets)[chosen]
+        offsets = offsets_of(lengths)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        allowed = None if self.allowed is None else self.allowed[rows]
+        return Targets(self.codes[rows], allowed, offsets)
+
+    def mask(self, n_labels: int) -> NDArray[np.bool_]:
+        """``allowed`` as an array in any case."""
+        if self.allowed is not None:
+            return self.allowed
+        known: NDArray[np.bool_] = np.arange(n_labels) == self.codes[:, None]
+        return known
+
+    def pair_counts(self, n_labels: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weighted counts (S, S) of neighbouring labels, all labels being known."""
+        y = self.codes.astype(np.int64)
+        inner = np.ones(len(y), dtype=bool)
+        inner[self.offsets[:-1]] = False
+        at = np.flatnonzero(inner)
+        w = np.repeat(weights, np.diff(self.offsets))[at]
+        flat = np.bincount(y[at - 1] * n_labels + y[at], weights=w, minlength=n_labels**2)
+        return np.asarray(flat.reshape(n_labels, n_labels), dtype=np.float64)
+
+
+class LabelSet:
+    """The labels of a model in column order, with codes.
+
+    >>> labels = LabelSet.learn([["B", "I", None], ["O"]])
+    >>> labels.names
+    ['B', 'I', 'O']
+    >>> labels.encode([["I", {"B", "O"}]]).codes.tolist()
+    [1, -1]
+    """
+
+    def __init__(self, names: Iterable[Hashable]) -> None:
+        self.names: list[Any] = list(names)
+        self.index: dict[Hashable, int] = {name: k for k, name in enumerate(self.names)}
+        if len(self.index) != len(self.names):
+            raise LabelError("the same label is listed twice")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def learn(cls, y: Iterable[Any], missing_label: Any = None) -> LabelSet:
+        """The labels that occur, sorted if they can be, else in order of first appearance."""
+        seen: dict[Hashable, None] = {}
+        for i, row in enumerate(y):
+            if row is None:
+                continue
+            for t, label in enumerate(_listed(row)):
+                options = label if isinstance(label, set | frozenset) else (label,)
+                for one in options:
+                    if not is_missing(one, missing_label):
+                        seen.setdefault(_hashable(one, i, t), None)
+        names: list[Any] = list(seen)
+        # labels of kinds that cannot be compared keep the order of first appearance
+        with suppress(TypeError):
+            names = sorted(names)
+        return cls(names)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The labels as a one-dimensional array."""
+        if all(isinstance(name, str) for name in self.names) or all(
+            type(name) in (int, float) for name in self.names
+        ):
+            return np.array(self.names)
+        out = np.empty(len(self), dtype=object)
+        out[:] = self.names
+        return out
+
+    def encode(self, y: Sequence[Any], missing_label: Any = None) -> Targets:
+        """Codes and allowed sets; an unknown label is an error that names its place."""
+        rows = [_listed(row) for row in y]
+        offsets = offsets_of([len(row) for row in rows])
+        flat = list(chain.from_iterable(rows))
+        try:
+            codes = np.fromiter(map(self.index.__getitem__, flat), np.int32, len(flat))
+        except (KeyError, TypeError):
+            return self._encode_partial(flat, offsets, missing_label)
+        if missing_label in self.index:
+            raise LabelError(f"{missing_label!r} is both a label and the missing label")
+        return Targets(codes, None, offsets)
+
+    def _encode_partial(self, flat: list[Any], offsets: Offsets, missing_label: Any) -> Targets:
+        codes = np.full(len(flat), UNKNOWN, np.int32)
+        allowed = np.zeros((len(flat), len(self)), dtype=bool)
+        for t, label in enumerate(flat):
+            if is_missing(label, missing_label):
+                allowed[t] = True
+                continue
+            several = isinstance(label, set | frozenset)
+            options = list(label) if several else [label]
+            if not options:
+                raise LabelError(f"empty set of candidates at {_at(t, offsets)}")
+            for one in options:
+                code = self.index.get(_hashable(one, *place_of(t, offsets)))
+                if code is None:
+                    raise LabelError(
+                        f"label {one!r} at {_at(t, offsets)} is not one of the model's "
+                        f"{len(self)} labels; labels that the training data may lack can be "
+                        "declared with classes="
+                    )
+                allowed[t, code] = True
+            if len(options) == 1:
+                codes[t] = np.argmax(allowed[t])
+        return Targets(codes, None if (codes >= 0).all() else allowed, offsets)
+
+    def decode(self, codes: Codes, offsets: Offsets) -> list[list[Any]]:
+        """Label lists from codes."""
+        flat = list(map(self.names.__getitem__, codes.tolist()))
+        return [flat[a:b] for a, b in pairwise(offsets)]
+
+
+def nested(y: Any, offsets: Offsets, *, flat: bool = False) -> list[Any]:
+    """y as a list with one entry for each sequence, its lengths checked against X.
+
+    With ``flat`` (X came as one matrix with lengths) y may be one list of N labels.
+    """
+    if y is None:
+        raise LabelError("y is None: training needs labels (None for single sequences is fine)")
+    rows = _listed(y)
+    n, total = len(offsets) - 1, int(offsets[-1])
+    if flat and len(rows) == total and not any(_is_row(row) for row in rows):
+        return [rows[a:b] for a, b in pairwise(offsets)]
+    if len(rows) != n:
+        raise LabelError(f"X has {n} sequences but y has {len(rows)}")
+    lengths = np.diff(offsets)
+    out = []
+    for i, row in enumerate(rows):
+        if row is None:
+            out.append([None] * int(lengths[i]))
+            continue
+        if not _is_row(row):
+            raise LabelError(f"y[{i}] must be a list of labels or None, got {row!r}")
+        labels = _listed(row)
+        if len(labels) != lengths[i]:
+            raise LabelError(
+                f"sequence {i}: X has {lengths[i]} tokens but y has {len(labels)} labels"
+            )
+        out.append(labels)
+    return out
+
+
+def is_missing(label: Any, missing_label: Any) -> bool:
+    """True for None and for whatever stands for a missing label (NaN included)."""
+    if label is None:
+        return True
+    if isinstance(label, set | frozenset):
+        return False
+    if isinstance(missing_label, float) and np.isnan(missing_label):
+        return bool(label != label)
+    return missing_label is not None and bool(label == missing_label)
+
+
+def _listed(row: Any) -> list[Any]:
+    """A list of Python objects from a list, tuple or array of labels."""
+    return row.tolist() if isinstance(row, np.ndarray) else list(row)
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list | tuple | np.ndarray)
+
+
+def _hashable(label: Any, i: int, t: int) -> Hashable:
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, float) and np.isnan(label):
+        raise LabelError(
+            f"label is NaN at sequence {i}, position {t}: a missing label is None, "
+            "or what missing_label= says"
+        )
+    try:
+        hash(label)
+    except TypeError:
+        raise LabelError(f"label {label!r} at sequence {i}, position {t} is not hashable") from None
+    return label  # type: ignore[no-any-return]
+
+
+def _at(token: int, offsets: Offsets) -> str:
+    i, t = place_of(token, offsets)
+    return f"sequence {i}, position {t}"

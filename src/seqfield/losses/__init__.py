@@ -1,0 +1,1 @@
+"""From chain scores and labels to a value and its score gradient. A loss never sees features."""

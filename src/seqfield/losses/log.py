@@ -1,0 +1,105 @@
+"""Log loss -log p(y | x), with an optional cost that makes it the softmax margin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.chain import ChainScores, log_partition, marginals
+from seqfield.labels import Targets
+
+Floats = NDArray[np.float64]
+
+
+class ScoreGradient(NamedTuple):
+    """Value of a loss, and its derivatives by node (N, S) and edge scores ((S, S) or (N, S, S))."""
+
+    value: float
+    node: Floats
+    edge: Floats
+
+
+@dataclass(frozen=True)
+class LogLoss:
+    """sum_i w_i (log Z_i - log Z_i restricted to the known labels).
+
+    With every label known the second term is the gold path's score, so this is -log p(y | x).
+    With missing labels or candidate sets it is -log of the summed probability of all labellings
+    that agree with what is known: exact, nothing is imputed.
+
+    ``cost`` adds that much to the score of every wrong label in log Z alone (softmax margin).
+
+    >>> import numpy as np
+    >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
+    >>> targets = Targets(np.array([0, 1], np.int32), None, np.array([0, 2]))
+    >>> round(LogLoss()(scores, targets, np.ones(1)).value, 4)
+    1.3863
+    """
+
+    cost: float = 0.0
+    #: convex in the scores, so an optimality certificate exists
+    convex: bool = True
+
+    def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
+        """Value and score gradient, sequence i counting ``weights[i]`` times."""
+        pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
+        free = marginals(self._augmented(scores, targets), pairs=pairs, weights=weights)
+        assert free.pairs is not None
+        per_token = np.repeat(weights, np.diff(targets.offsets))
+        node = free.node
+        edge = free.pairs
+        if not scores.stationary:
+            edge *= per_token[:, None, None]
+        if (weights != 1.0).any():
+            node *= per_token[:, None]
+        if targets.allowed is None:
+            known = self._path_scores(scores, targets, per_token, node, edge, weights)
+        else:
+            held = marginals(scores, allowed=targets.allowed, pairs=pairs, weights=weights)
+            assert held.pairs is not None
+            node -= held.node * per_token[:, None]
+            edge -= held.pairs if scores.stationary else held.pairs * per_token[:, None, None]
+            known = float(weights @ held.log_z)
+        return ScoreGradient(float(weights @ free.log_z) - known, node, edge)
+
+    def values(self, scores: ChainScores, targets: Targets) -> Floats:
+        """The loss of each sequence (n,), without gradient."""
+        free = log_partition(self._augmented(scores, targets))
+        return free - log_partition(scores, allowed=targets.mask(scores.n_labels))
+
+    def _augmented(self, scores: ChainScores, targets: Targets) -> ChainScores:
+        if self.cost == 0.0:
+            return scores
+        node = scores.node + self.cost * ~targets.mask(scores.n_labels)
+        return ChainScores(node, scores.edge, scores.offsets, scores.start, scores.end, check=False)
+
+    @staticmethod
+    def _path_scores(
+        scores: ChainScores,
+        targets: Targets,
+        per_token: Floats,
+        node: Floats,
+        edge: Floats,
+        weights: Floats,
+    ) -> float:
+        """Weighted score of the gold labelling; its indicators leave the gradient in place."""
+        y, first = targets.codes, targets.offsets[:-1]
+        at = np.arange(len(y))
+        node[at, y] -= per_token
+        total = float(per_token @ scores.node[at, y])
+        inner = np.delete(at, first)
+        if scores.stationary:
+            counts = targets.pair_counts(scores.n_labels, weights)
+            edge -= counts
+            total += float(counts[counts > 0] @ scores.edge[counts > 0])
+        else:
+            edge[inner, y[inner - 1], y[inner]] -= per_token[inner]
+            total += float(per_token[inner] @ scores.edge[inner, y[inner - 1], y[inner]])
+        if scores.start is not None:
+            total += float(weights @ scores.start[y[first]])
+        if scores.end is not None:
+            total += float(weights @ scores.end[y[targets.offsets[1:] - 1]])
+        return total

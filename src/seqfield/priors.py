@@ -1,0 +1,56 @@
+"""Penalties on parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ElasticNet:
+    """c1 |theta|_1 + c2 / 2 |theta|^2.
+
+    >>> ElasticNet(c1=0.0, c2=2.0).smooth(np.array([3.0]))
+    (9.0, array([6.]))
+    """
+
+    c1: float = 0.0
+    c2: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("c1", "c2"):
+            value = getattr(self, name)
+            if not np.isfinite(value) or value < 0:
+                raise InputError(f"{name} must be a finite number >= 0, got {value!r}")
+
+    def smooth(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient of the part that can be differentiated."""
+        return 0.5 * self.c2 * float(theta @ theta), self.c2 * theta
+
+    def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
+        """The subgradient of least norm, given the gradient of everything smooth.
+
+        Where theta is 0 it is the gradient shrunk towards 0 by c1; elsewhere c1 sign(theta) is
+        added.
+        """
+        if self.c1 == 0.0:
+            return gradient
+        shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - self.c1, 0.0)
+        return np.where(theta == 0.0, shrunk, gradient + self.c1 * np.sign(theta))
+
+    def gap(self, theta: Floats, gradient: Floats) -> float:
+        """Bound on value minus optimum for a convex loss: |subgradient|^2 / (2 c2).
+
+        It holds because the penalty makes the objective c2-strongly convex; without c2 there is
+        no such bound and the answer is infinite.
+        """
+        if self.c2 == 0.0:
+            return np.inf
+        v = self.pseudo_gradient(theta, gradient)
+        return float(v @ v) / (2.0 * self.c2)

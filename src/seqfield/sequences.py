@@ -1,0 +1,249 @@
+"""`Sequences`: a ragged batch of feature rows, one matrix and the offsets that cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+
+Offsets = NDArray[np.int64]
+
+
+class Sequences:
+    """n sequences with N tokens in all, as one (N, D) matrix and offsets.
+
+    Parameters
+    ----------
+    x : (N, D) dense array or sparse matrix of node features
+    offsets : (n + 1,) sequence i is the rows ``offsets[i]:offsets[i + 1]``; one sequence if None
+    edge : (N, E) dense array or sparse matrix of edge features or None; row t scores the pair of
+        labels that ends at token t, so the row of a sequence's first token is not used
+
+    Indexing by a number, slice or index array gives the chosen sequences as `Sequences`.
+
+    >>> import numpy as np
+    >>> batch = Sequences(np.eye(3), [0, 1, 3])
+    >>> len(batch), batch.lengths.tolist(), batch[1].x.shape
+    (2, [1, 2], (2, 3))
+    """
+
+    def __init__(self, x: Any, offsets: Any = None, edge: Any = None) -> None:
+        self.x = _matrix(x, "x")
+        self.offsets: Offsets = np.asarray(
+            [0, self.x.shape[0]] if offsets is None else offsets, dtype=np.int64
+        )
+        check_offsets(self.offsets, self.x.shape[0])
+        self.edge = None if edge is None else _matrix(edge, "edge")
+        if self.edge is not None and self.edge.shape[0] != self.x.shape[0]:
+            raise InputError(
+                f"edge has {self.edge.shape[0]} rows where x has {self.x.shape[0]}: "
+                "it needs one row for each token"
+            )
+        self._check_finite("x", self.x)
+        if self.edge is not None:
+            self._check_finite("edge", self.edge)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"Sequences(n={len(self)}, tokens={self.n_tokens}, features={self.n_features})"
+
+    @property
+    def lengths(self) -> Offsets:
+        """Length of each sequence (n,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def n_tokens(self) -> int:
+        """N, the number of tokens in all sequences."""
+        return int(self.x.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """D, the number of node features."""
+        return int(self.x.shape[1])
+
+    def __getitem__(self, key: Any) -> Sequences:
+        if isinstance(key, int | np.integer):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"sequence {key} of {len(self)}")
+            key = [int(key) % len(self)]
+        chosen = np.arange(len(self))[key]
+        lengths = self.lengths[chosen]
+        offsets = offsets_of(lengths)
+        # token rows of the chosen sequences, in order
+        rows: Any = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
+            rows = slice(int(rows[0]), int(rows[-1]) + 1)
+        part = object.__new__(Sequences)
+        part.x, part.offsets = self.x[rows], offsets
+        part.edge = None if self.edge is None else self.edge[rows]
+        return part
+
+    def place(self, token: int) -> tuple[int, int]:
+        """Sequence and position of a row."""
+        return place_of(token, self.offsets)
+
+    def _check_finite(self, name: str, matrix: Any) -> None:
+        values = matrix.data if sp.issparse(matrix) else matrix
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            if sp.issparse(matrix):
+                k = int(np.argmax(~np.isfinite(values)))
+                row = int(np.searchsorted(matrix.indptr, k, side="right")) - 1
+                column = int(matrix.indices[k])
+                value = values[k]
+            else:
+                row, column = (int(v) for v in np.argwhere(~np.isfinite(values))[0])
+                value = values[row, column]
+            i, t = self.place(row)
+            raise InputError(
+                f"{name} is {value} at sequence {i}, position {t}, column {column}: "
+                "features must be finite numbers"
+            )
+
+
+def as_sequences(X: Any, lengths: Any = None) -> Sequences:
+    """Numeric X of any accepted form as `Sequences`.
+
+    Accepted: `Sequences`; a list of (T_i, D) arrays or sparse matrices, or of `Sequences`;
+    one (N, D) matrix with ``lengths``.
+
+    >>> import numpy as np
+    >>> as_sequences([np.zeros((2, 3)), np.zeros((4, 3))])
+    Sequences(n=2, tokens=6, features=3)
+    """
+    if isinstance(X, Sequences):
+        return X
+    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype != object and X.ndim == 2):
+        if lengths is None:
+            raise InputError(
+                "X is one matrix: pass lengths=, the number of rows of each sequence, "
+                "or a list of matrices"
+            )
+        return Sequences(X, checked_lengths(lengths, X.shape[0]))
+    parts = list(X)
+    if not parts:
+        raise InputError("no sequences: X is empty")
+    if all(isinstance(part, Sequences) for part in parts):
+        return _concatenate(parts)
+    for i, part in enumerate(parts):
+        if getattr(part, "ndim", None) != 2 and not _is_rows(part):
+            raise InputError(
+                f"sequence {i} of X is not a (T, D) matrix: got {_describe(part)}. Token rows "
+                "and strings need features=, see the documentation of X"
+            )
+    matrices = [part if hasattr(part, "ndim") else np.asarray(part, float) for part in parts]
+    width = matrices[0].shape[1]
+    for i, part in enumerate(matrices):
+        if part.shape[0] == 0:
+            raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
+        if part.shape[1] != width:
+            raise InputError(
+                f"sequence {i} has {part.shape[1]} features where the first has {width}"
+            )
+    stack = sp.vstack(matrices, format="csr") if sp.issparse(matrices[0]) else np.vstack(matrices)
+    return Sequences(stack, offsets_of([part.shape[0] for part in matrices]))
+
+
+def offsets_of(lengths: Any) -> Offsets:
+    """Offsets (n + 1,) of sequences of the given lengths.
+
+    >>> offsets_of([2, 1]).tolist()
+    [0, 2, 3]
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def checked_lengths(lengths: Any, n_tokens: int) -> Offsets:
+    """Offsets of ``lengths``, which must be positive and add up to the number of rows."""
+    counts = np.asarray(lengths)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu":
+        raise InputError("lengths must be a list of whole numbers, one for each sequence")
+    if counts.sum() != n_tokens:
+        raise InputError(f"lengths add up to {counts.sum()} where X has {n_tokens} rows")
+    offsets = offsets_of(counts)
+    check_offsets(offsets, n_tokens)
+    return offsets
+
+
+def check_offsets(offsets: Offsets, n_tokens: int) -> None:
+    """Raise an `InputError` unless offsets cut n_tokens rows into non-empty sequences."""
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise InputError("no sequences: offsets must be (n + 1,) integers from 0 to N, n >= 1")
+    if offsets[0] != 0 or offsets[-1] != n_tokens:
+        raise InputError(
+            f"offsets must run from 0 to {n_tokens}, got {offsets[0]} to {offsets[-1]}"
+        )
+    lengths = np.diff(offsets)
+    if (lengths <= 0).any():
+        i = int(np.argmax(lengths <= 0))
+        raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
+
+
+def place_of(token: int, offsets: Offsets) -> tuple[int, int]:
+    """Sequence and position of token number ``token``.
+
+    >>> place_of(3, offsets_of([2, 4]))
+    (1, 1)
+    """
+    i = int(np.searchsorted(offsets, token, side="right")) - 1
+    return i, int(token - offsets[i])
+
+
+def _matrix(x: Any, name: str) -> Any:
+    """A dense float64 array, or CSR with int32 indices and int8 or float64 values."""
+    if sp.issparse(x):
+        csr = sp.csr_array(x)
+        if csr.ndim != 2:
+            raise InputError(f"{name} must be a matrix")
+        if csr.data.dtype.kind == "c":
+            raise InputError(f"{name} holds complex numbers")
+        if csr.data.dtype != np.int8:
+            csr = csr.astype(np.int8 if csr.data.dtype == bool else np.float64)
+        return csr
+    try:
+        dense = np.ascontiguousarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not a matrix of numbers: {error}") from error
+    if dense.ndim != 2:
+        raise InputError(f"{name} must have two dimensions (tokens, features), got {dense.ndim}")
+    return dense
+
+
+def _concatenate(parts: list[Sequences]) -> Sequences:
+    def stack(matrices: list[Any]) -> Any:
+        if sp.issparse(matrices[0]):
+            return sp.vstack(matrices, format="csr")
+        return np.vstack(matrices)
+
+    widths = {part.n_features for part in parts}
+    if len(widths) > 1:
+        raise InputError(f"sequences have different numbers of features: {sorted(widths)}")
+    lengths: Iterable[Any] = np.concatenate([part.lengths for part in parts])
+    edge = None if parts[0].edge is None else stack([part.edge for part in parts])
+    return Sequences(stack([part.x for part in parts]), offsets_of(lengths), edge)
+
+
+def _is_rows(part: Any) -> bool:
+    """True for a plain list of equally long rows of numbers."""
+    if not isinstance(part, list | tuple) or not part:
+        return isinstance(part, list | tuple)
+    return all(
+        isinstance(row, list | tuple)
+        and all(isinstance(v, int | float | np.number) for v in row)
+        and len(row) == len(part[0])
+        for row in part
+    )
+
+
+def _describe(thing: Any) -> str:
+    shape = getattr(thing, "shape", None)
+    return f"{type(thing).__name__}" + ("" if shape is None else f" of shape {shape}")
