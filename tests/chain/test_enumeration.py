@@ -154,7 +154,7 @@ def random_batch(n_labels, kind, scale, variant):
 def adversarial_batch(name):
     """Sequences made to underflow the scaled form, or to pass it only just."""
     rng = np.random.default_rng([99, ADVERSARIAL.index(name)])
-    nodes, edges, ends = [], [], []
+    nodes, edges = [], []
     tiny = -math.log(TINY)
 
     def sequence(node, edge, end=(0.0, 0.0)):
@@ -170,7 +170,6 @@ def adversarial_batch(name):
 
     l = 11
     never, rarely = np.array([[0, -np.inf], [-np.inf, 0]]), np.array([[0, -5.0], [-7.0, 0]])
-    free = np.zeros((2, 2))
     if name == "recovery":
         # a state far behind catches up by the last token
         for late in (5.0, 40.0, 70.0, 110.0, 150.0, 229.0, 231.0, 650.0, 900.0, 1e4):
@@ -292,6 +291,8 @@ def test_marginals(batch):
     plain = chain.marginals(batch.scores, allowed=batch.allowed)
     assert plain.pairs is None
     batch.close(plain.node, node)
+    assert plain.node.min() >= 0
+    assert plain.node.max() <= 1
     batch.close(plain.log_z, batch.log_z, size=max(1.0, batch.magnitude / 100))
 
     each = chain.marginals(batch.scores, allowed=batch.allowed, pairs="each")
@@ -469,6 +470,24 @@ def test_tangent_and_expectation(batch, d_edge_kind):
     value, with_label = chain.expectation(batch.scores, d_node, d_edge, allowed=batch.allowed)
     batch.close(value, mean, size=10.0)
     batch.close(with_label, joint, size=10.0)
+
+
+def test_expectation_of_reciprocal_marginals(batch):
+    """V = sum_t 1{y_t = gold_t} / P(y_t = gold_t), as the marginal loss needs it: E[V] = l.
+
+    V is as large as the gold labels are improbable, and its expectations must not suffer.
+    """
+    node, _ = exact_marginals(batch)
+    tokens = np.arange(len(node))
+    gold = batch.rng.integers(node.shape[1], size=len(node))
+    gold = np.where(node[tokens, gold] > 1e-250, gold, node.argmax(axis=1))
+    v = np.zeros_like(node)
+    v[tokens, gold] = 1 / node[tokens, gold]
+    mean, joint = chain.expectation(batch.scores, v, allowed=batch.allowed)
+    no_edge = np.zeros((node.shape[1], node.shape[1]))
+    _, _, _, expected = exact_tangent(batch, v, no_edge)
+    batch.close(mean, np.diff(batch.scores.offsets), size=100.0)
+    batch.close(joint, expected, size=100.0)
 
 
 def test_samples_are_possible_labellings(batch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -106,6 +105,16 @@ class Objective:
         gradient += slope
         return value + penalty, gradient
 
+    def value(self, theta: Floats) -> float:
+        """The value alone, without the L1 penalty."""
+        weights = self.architecture.unpack(theta)
+
+        def work(shard: Shard) -> float:
+            scores = self._impose(self.architecture.scores(weights, shard.design))
+            return float(shard.weights @ self.loss.values(scores, shard.targets))
+
+        return float(sum(run(work, self._shards, self.n_jobs))) + self.prior.smooth(theta)[0]
+
     def batches(self, size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
         """Sequence numbers of shuffled minibatches."""
         order = rng.permutation(len(self._data))
@@ -125,15 +134,15 @@ class Objective:
 
     def _sum(self, theta: Floats, shards: list[Shard]) -> tuple[float, Floats]:
         weights = self.architecture.unpack(theta)
-        impose: Callable[[ChainScores], ChainScores] = (
-            (lambda scores: scores) if self.constraint is None else self.constraint.impose
-        )
 
         def work(shard: Shard) -> tuple[float, Any]:
-            scores = impose(self.architecture.scores(weights, shard.design))
+            scores = self._impose(self.architecture.scores(weights, shard.design))
             value, d_node, d_edge = self.loss(scores, shard.targets, shard.weights)
             return value, self.architecture.pullback(shard.design, d_node, d_edge)
 
         parts = run(work, shards, self.n_jobs)
         value = float(sum(part[0] for part in parts))
         return value, self.architecture.collect([part[1] for part in parts])
+
+    def _impose(self, scores: ChainScores) -> ChainScores:
+        return scores if self.constraint is None else self.constraint.impose(scores)

@@ -1,1 +1,119 @@
 """Turning tokens into feature matrices: templates, spelling, attributes, windows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from seqfield.errors import InputError
+from seqfield.features._base import Encoder
+from seqfield.features.attributes import EDGE, Attributes
+from seqfield.features.spelling import Words
+from seqfield.features.template import Template
+from seqfield.features.window import Numeric, Window
+from seqfield.sequences import Sequences
+
+__all__ = [
+    "EDGE",
+    "ENCODERS",
+    "Attributes",
+    "Encoder",
+    "Numeric",
+    "Template",
+    "Window",
+    "Words",
+    "resolve",
+]
+
+#: encoders by class name, as model files name them
+ENCODERS: dict[str, type[Encoder]] = {
+    encoder.__name__: encoder for encoder in (Attributes, Numeric, Template, Window, Words)
+}
+
+
+def resolve(features: Any, X: Any) -> Encoder:
+    """An unfitted encoder for X: a clone of ``features``, or by the kind of X if that is None.
+
+    A string or path is the source of a `Template`. Without ``features`` the first token decides:
+    numbers are taken as they are, a dict, list or set of strings makes `Attributes`, and a string
+    or tuple of strings makes `Words`.
+
+    >>> resolve(None, [[("la", "DA"), ("casa", "NC")]])
+    Words()
+    >>> resolve(None, [[{"w": "la"}, {"w": "casa"}]])
+    Attributes()
+    >>> resolve("U0:%x[0,0]", [["la", "casa"]])
+    Template(source='U0:%x[0,0]')
+    """
+    if features is None:
+        return _by_kind(X)
+    if isinstance(features, str | os.PathLike):
+        return Template(features)
+    if not isinstance(features, Encoder):
+        raise InputError(
+            f"features must be an encoder such as Words(), or a template, got {features!r}"
+        )
+    encoder: Encoder = clone(features)
+    return encoder
+
+
+def _by_kind(X: Any) -> Encoder:
+    if _is_numeric(X):
+        return Numeric()
+    try:
+        sequence = next(iter(X))
+    except StopIteration:
+        raise InputError("no sequences: X is empty") from None
+    except TypeError:
+        raise InputError(f"X must be a list of sequences, got {type(X).__name__}") from None
+    if _is_numeric(sequence):
+        return Numeric()
+    if isinstance(sequence, str):
+        raise InputError(
+            f"sequence 0 of X is the string {sequence!r}: a sequence is a list of tokens "
+            "(for characters, list(text))"
+        )
+    try:
+        token = next(iter(sequence))
+    except StopIteration:
+        raise InputError("sequence 0 is empty: every sequence needs at least one token") from None
+    except TypeError:
+        raise InputError(
+            f"sequence 0 of X must be a list of tokens, got {type(sequence).__name__}"
+        ) from None
+    encoder = _by_token(token)
+    if encoder is None:
+        raise InputError(
+            f"cannot tell how to make features of the token {token!r}: a token is a row of "
+            "numbers, a dict or list of features, a string or a tuple of strings; "
+            "or pass an encoder as features="
+        )
+    return encoder
+
+
+def _by_token(token: Any) -> Encoder | None:
+    if isinstance(token, str):
+        return Words()
+    if isinstance(token, dict | set | frozenset):
+        return Attributes()
+    if _is_numeric(token):
+        return Numeric()
+    if isinstance(token, list | tuple):
+        if token and all(isinstance(v, int | float | np.number) for v in token):
+            return Numeric()
+        if all(isinstance(v, str) for v in token):
+            return Attributes() if isinstance(token, list) or not token else Words()
+    return None
+
+
+def _is_numeric(thing: Any) -> bool:
+    """True for numbers in an array, a matrix or `Sequences`."""
+    return (
+        isinstance(thing, Sequences)
+        or sp.issparse(thing)
+        or (isinstance(thing, np.ndarray) and thing.ndim > 0 and thing.dtype.kind in "biuf")
+    )

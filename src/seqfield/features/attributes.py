@@ -163,11 +163,36 @@ class _Hashing(_Known):
         return column
 
 
+class _Values(dict[str, int]):
+    """Columns by value, for the features of one name: joins each distinct pair only once."""
+
+    def __init__(self, name: str, codes: _Known) -> None:
+        super().__init__()
+        self.stem, self.codes = name + "=", codes
+
+    def __missing__(self, value: str) -> int:
+        column = self[value] = self.codes[self.stem + value]
+        return column
+
+
+class _Pairs(dict[str, _Values]):
+    """`_Values` by name."""
+
+    def __init__(self, codes: _Known) -> None:
+        super().__init__()
+        self.codes = codes
+
+    def __missing__(self, name: str) -> _Values:
+        values = self[name] = _Values(name, self.codes)
+        return values
+
+
 class _Rows:
     """Columns of the features of all tokens in one array, and the values that are not 1."""
 
     def __init__(self, codes: _Known) -> None:
         self.codes = codes
+        self.pairs = _Pairs(codes)
         self.columns = array("i")
         self.ends = array("q", [0])
         self.at = array("q")
@@ -177,35 +202,38 @@ class _Rows:
         """Append one token's features; a TypeError says what is wrong with them."""
         codes = self.codes
         if isinstance(features, dict):
-            append = self.columns.append
+            pairs, append = self.pairs, self.columns.append
             for name, value in features.items():
-                if type(value) is str:  # the common case, without a call
-                    append(codes[name + "=" + value])
+                kind = type(value)
+                if kind is str:
+                    append(pairs[name][value])
+                elif kind is bool:
+                    if value:
+                        append(codes[name])
+                elif kind is float or isinstance(value, Real | np.bool_):
+                    self._add_number(name, float(value))
+                elif isinstance(value, str):
+                    append(pairs[name][value])
+                elif isinstance(value, _SEVERAL):
+                    self.columns.extend(map(pairs[name].__getitem__, value))
                 else:
-                    self._add_other(name, value)
+                    raise TypeError(
+                        f"feature {name!r} is {value!r}: expected a string, number or list"
+                    )
         elif isinstance(features, _SEVERAL):
             self.columns.extend(map(codes.__getitem__, features))
         else:
             raise TypeError(f"{features!r} is neither a dict nor a list of strings")
         self.ends.append(len(self.columns))
 
-    def _add_other(self, name: str, value: Any) -> None:
-        if isinstance(value, _SEVERAL):
-            self.columns.extend([self.codes[name + "=" + item] for item in value])
-        elif isinstance(value, str):
-            self.columns.append(self.codes[name + "=" + value])
-        elif isinstance(value, Real | np.bool_):  # bool is one of them, True being 1
-            number = float(value)
-            if not math.isfinite(number):
-                raise TypeError(f"feature {name!r} is {number}: features must be finite numbers")
-            if number == 0:
-                return
+    def _add_number(self, name: str, number: float) -> None:
+        if not math.isfinite(number):
+            raise TypeError(f"feature {name!r} is {number}: features must be finite numbers")
+        if number != 0:
             if number != 1:
                 self.at.append(len(self.columns))
                 self.values.append(number)
             self.columns.append(self.codes[name])
-        else:
-            raise TypeError(f"feature {name!r} is {value!r}: expected a string, number or list")
 
     def learned(self, min_freq: int) -> tuple[sp.csr_array, _Known]:
         """The matrix of the features seen often enough, and these."""
@@ -233,9 +261,8 @@ class _Rows:
 
 def _collect(tokens: list[Any], offsets: Offsets, node: _Rows, edge: _Rows) -> None:
     """Append the node and edge features of every token."""
-    t = 0
     try:
-        for t, token in enumerate(tokens):
+        for token in tokens:
             if isinstance(token, dict) and EDGE in token:
                 token = token.copy()
                 edge.add(token.pop(EDGE))
@@ -243,8 +270,8 @@ def _collect(tokens: list[Any], offsets: Offsets, node: _Rows, edge: _Rows) -> N
                 edge.ends.append(len(edge.columns))
             node.add(token)
     except (TypeError, OverflowError) as error:
-        i, place = place_of(t, offsets)
-        raise InputError(f"the token at sequence {i}, position {place}: {error}") from None
+        i, t = place_of(len(node.ends) - 1, offsets)  # the token whose row has no end yet
+        raise InputError(f"the token at sequence {i}, position {t}: {error}") from None
 
 
 def _restored(data: np.ndarray, ends: np.ndarray) -> _Known:

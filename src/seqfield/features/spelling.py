@@ -23,11 +23,14 @@ _TESTS: dict[str, Callable[[str], bool]] = {
     "CONTAINS HYPEN": lambda word: "-" in word,
     "CONTAINS DIGIT": lambda word: any(map(str.isdigit, word)),
     "DOT END": lambda word: word.endswith("."),
-    **{
-        f"ENDS WITH {end}": lambda word, end=end.lower(): word.lower().endswith(end)
-        for end in ("ING", "ED", "EN", "LY", "ER", "EST", "TH")
-    },
-    "BEGINS WITH WH": lambda word: word[:2].lower() == "wh",
+    "ENDS WITH ING": lambda word: word.lower().endswith("ing"),
+    "ENDS WITH ED": lambda word: word.lower().endswith("ed"),
+    "ENDS WITH EN": lambda word: word.lower().endswith("en"),
+    "ENDS WITH LY": lambda word: word.lower().endswith("ly"),
+    "ENDS WITH ER": lambda word: word.lower().endswith("er"),
+    "ENDS WITH EST": lambda word: word.lower().endswith("est"),
+    "ENDS WITH TH": lambda word: word.lower().endswith("th"),
+    "BEGINS WITH WH": lambda word: word.lower().startswith("wh"),
 }
 
 #: the yes-or-no attributes of Table B.2, each all of its parts
@@ -116,9 +119,9 @@ class Words(Encoder):
 
     >>> words = Words(window=3, spelling="ner").fit([["La", "casa"]])
     >>> words.names()[:4]
-    ['word[-1]=_B-1', 'word[0]=La', 'word[+1]=casa', 'TYPE FIRST LETTER[0]=upper']
-    >>> rare = words.transform([["Los"]])  # an unknown word still has its spelling
-    >>> [words.names()[k] for k in rare.x.indices]
+    ['ENDINGS ONE[0]=a', 'word[-1]=_B-1', 'word[0]=La', 'TYPE FIRST LETTER[0]=upper']
+    >>> unseen = words.transform([["Los"]])  # a new word still has its spelling
+    >>> [words.names()[k] for k in unseen.x.indices]
     ['word[-1]=_B-1', 'TYPE FIRST LETTER[0]=upper', 'SENT INI[0]', 'CAP INI SENT INI[0]',
      'CAP INI[0]', 'word[+1]=_B+1']
     """
@@ -146,7 +149,7 @@ class Words(Encoder):
         if not 0 <= self.column < n_columns:
             raise InputError(f"no column {self.column} for the word: rows have {n_columns} columns")
         self._n_columns = n_columns if self.columns else self.column + 1
-        others = [c for c in range(n_columns) if c != self.column] if self.columns else []
+        others = [c for c in range(n_columns) if self.columns and c != self.column]
         self._used = [self.column, *others]
         valued = list(_VALUED) if self.spelling else []
         stems = [f"{name}{{}}=" for name in ("word", *(f"col{c}" for c in others), *valued)]
@@ -215,7 +218,7 @@ class Words(Encoder):
 
     def state(self) -> State:
         """Header and arrays for a model file."""
-        header = self.get_params() | {"n_columns": len(self._used) if self.columns else 0}
+        header = self.get_params() | {"n_columns": self._n_columns}
         return header, {"node": self._node.combos} | pack_strings(self._values.learned())
 
     @classmethod

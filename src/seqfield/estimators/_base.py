@@ -1,0 +1,265 @@
+"""The shared base of all estimators: forms of X and y, decoding, probabilities, scoring.
+
+An estimator gives two hooks: ``_fit(data, targets, weights)`` sets its parameters from encoded
+data and ``_scores(data)`` returns `ChainScores`. Everything a user calls is here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from seqfield import chain
+from seqfield.chain import ChainScores
+from seqfield.data.schemes import Allowed, get_scheme, table_transitions
+from seqfield.errors import InputError, LabelError, SchemeError
+from seqfield.estimators import _files
+from seqfield.estimators._objective import Constraint
+from seqfield.features import Encoder, resolve
+from seqfield.labels import LabelSet, Targets, nested
+from seqfield.metrics import token_accuracy
+from seqfield.sequences import Sequences, as_sequences
+
+Floats = NDArray[np.float64]
+Decoding = Literal["viterbi", "posterior"]
+
+
+class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of all sequence labellers.
+
+    Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
+    encoder), ``n_features_in_``.
+    """
+
+    features: Any
+    scheme: Any
+    on_violation: str
+    classes: Any
+    missing_label: Any
+    warm_start: bool
+    n_jobs: int | None
+    _labels: LabelSet
+    _constraint: Constraint | None
+
+    # --- hooks ----------------------------------------------------------------------------------
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        raise NotImplementedError
+
+    def _scores(self, data: Sequences) -> ChainScores:
+        raise NotImplementedError
+
+    # --- training -------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Self:
+        """Train on sequences X and labels y.
+
+        Parameters
+        ----------
+        X : sequences in any accepted form (see the documentation of `seqfield`)
+        y : a list of label lists; None is a missing label, a set holds candidates, and a
+            sequence whose y is None is unlabelled
+        sample_weight : (n,) weight of each sequence
+        lengths : the lengths of the sequences if X is one matrix (y may then be flat)
+        """
+        again = self.warm_start and hasattr(self, "features_")
+        if again:
+            data = self._encode(X, lengths)
+        else:
+            X = X if lengths is None else as_sequences(X, lengths)
+            encoder = resolve(self.features, X)
+            data = encoder.fit_transform(X)
+        rows = nested(y, data.offsets, flat=lengths is not None)
+        labels = self._labels if again else self._learn_labels(rows)
+        allowed = self._allowed(labels)
+        if allowed is not None:
+            rows = self._lawful(rows, labels, allowed)
+        targets = labels.encode(rows, self.missing_label)
+        if not again:
+            self.features_, self._labels = encoder, labels
+            self.classes_ = labels.array
+            self.n_features_in_ = data.n_features
+        self._constraint = None if allowed is None else Constraint.of(allowed)
+        self._fit(data, targets, _checked_weights(sample_weight, len(data)))
+        return self
+
+    def _learn_labels(self, rows: list[Any]) -> LabelSet:
+        labels = LabelSet.learn(rows, self.missing_label)
+        if self.classes is not None:
+            declared = LabelSet(self.classes)
+            extra = [name for name in labels.names if name not in declared.index]
+            if extra:
+                raise LabelError(f"label {extra[0]!r} occurs in y but not in classes=")
+            labels = declared
+        if len(labels) < 2:
+            what = f"only the label {labels.names[0]!r}" if len(labels) else "no labels"
+            raise LabelError(f"y holds {what}: training needs at least two labels")
+        return labels
+
+    def _allowed(self, labels: LabelSet) -> Allowed | None:
+        """The tables of what the scheme allows, or None without a scheme."""
+        if self.scheme is None:
+            return None
+        if isinstance(self.scheme, str):
+            return get_scheme(self.scheme).transitions(labels.names)
+        return table_transitions(self.scheme, labels.names)
+
+    def _lawful(self, rows: list[Any], labels: LabelSet, allowed: Allowed) -> list[Any]:
+        """Labels that obey the scheme: checked, or repaired if the user asked for it."""
+        if self.on_violation not in ("raise", "repair"):
+            raise InputError(f"on_violation must be 'raise' or 'repair', got {self.on_violation!r}")
+        out = list(rows)
+        for i, t in _violations(labels.encode(rows, self.missing_label), allowed):
+            if self.on_violation == "repair" and isinstance(self.scheme, str):
+                out[i] = get_scheme(self.scheme).repair(rows[i])
+                continue
+            before = repr(rows[i][t - 1]) if t > 0 else "the start"
+            after = repr(rows[i][t]) if t < len(rows[i]) else "the end"
+            fix = (
+                "pass on_violation='repair' to mend such places"
+                if isinstance(self.scheme, str)
+                else "correct the labels or the table"
+            )
+            raise SchemeError(
+                f"sequence {i}, position {min(t, len(rows[i]) - 1)}: {after} after {before} "
+                f"is not allowed by the scheme; {fix}"
+            )
+        return out
+
+    # --- use ------------------------------------------------------------------------------------
+
+    def predict(self, X: Any, *, lengths: Any = None, decoding: Decoding = "viterbi") -> list[Any]:
+        """Labels of each sequence.
+
+        ``decoding="viterbi"`` gives the most probable labelling, ``"posterior"`` the one with the
+        most expected right labels.
+        """
+        scores = self._chain(X, lengths)
+        if decoding == "viterbi":
+            codes = chain.viterbi(scores, n_jobs=self.n_jobs).labels
+        elif decoding == "posterior":
+            codes = chain.posterior_decode(scores, n_jobs=self.n_jobs)
+        else:
+            raise InputError(f"decoding must be 'viterbi' or 'posterior', got {decoding!r}")
+        return self._labels.decode(codes, scores.offsets)
+
+    def predict_proba(self, X: Any, *, lengths: Any = None) -> list[Floats]:
+        """p(y_t = j | x): for each sequence a (T, S) array, columns in order of ``classes_``."""
+        scores = self._chain(X, lengths)
+        node = chain.marginals(scores, n_jobs=self.n_jobs).node
+        return np.split(node, scores.offsets[1:-1])
+
+    def predict_nbest(
+        self, X: Any, n: int = 5, *, lengths: Any = None
+    ) -> list[list[tuple[list[Any], float]]]:
+        """For each sequence its n best labellings with their log-probabilities, best first."""
+        found = chain.nbest(self._chain(X, lengths), n, n_jobs=self.n_jobs)
+        names = self._labels.names
+        return [[([names[k] for k in codes], p) for codes, p in best] for best in found]
+
+    def sample(
+        self, X: Any, n: int = 1, *, random_state: Any = None, lengths: Any = None
+    ) -> list[list[list[Any]]]:
+        """For each sequence n labellings drawn from p(y | x)."""
+        scores = self._chain(X, lengths)
+        codes = chain.sample(scores, n, random_state=random_state, n_jobs=self.n_jobs)
+        drawn = [self._labels.decode(row, scores.offsets) for row in codes]
+        return [[draw[i] for draw in drawn] for i in range(scores.n_sequences)]
+
+    def log_likelihood(self, X: Any, y: Any, *, lengths: Any = None) -> Floats:
+        """log p(y | x) of each sequence (n,).
+
+        Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
+        -inf.
+        """
+        scores = self._chain(X, lengths)
+        targets = self._labels.encode(
+            nested(y, scores.offsets, flat=lengths is not None), self.missing_label
+        )
+        if targets.allowed is None:
+            return chain.log_prob(scores, targets.codes, n_jobs=self.n_jobs)
+        free = chain.log_partition(scores, n_jobs=self.n_jobs)
+        held = chain.log_partition(scores, allowed=targets.allowed, n_jobs=self.n_jobs)
+        return held - free
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, lengths: Any = None) -> float:
+        """Token accuracy over the labelled tokens; sequence i counts ``sample_weight[i]`` times."""
+        data = self._encode(X, lengths)
+        rows = nested(y, data.offsets, flat=lengths is not None)
+        self._labels.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
+        predicted = self.predict(data)
+        if self.missing_label is not None:
+            rows = [[None if v == self.missing_label else v for v in row] for row in rows]
+        if sample_weight is None:
+            return token_accuracy(rows, predicted)
+        known = [sum(v is not None for v in row) for row in rows]
+        w = _checked_weights(sample_weight, len(rows)) * known
+        each = [token_accuracy([a], [b]) for a, b in zip(rows, predicted, strict=True)]
+        return float(np.average(np.nan_to_num(each), weights=w))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a file, atomically; `seqfield.load` reads it."""
+        check_is_fitted(self, "classes_")
+        _files.save(self, path)
+
+    # --- encoding -------------------------------------------------------------------------------
+
+    def _encode(self, X: Any, lengths: Any = None) -> Sequences:
+        """X in the features of the fitted model."""
+        check_is_fitted(self, "features_")
+        encoder: Encoder = self.features_
+        if isinstance(X, Sequences) and X.n_features == self.n_features_in_:
+            return X
+        return encoder.transform(X if lengths is None else as_sequences(X, lengths))
+
+    def _chain(self, X: Any, lengths: Any = None) -> ChainScores:
+        """Scores of X under the model's constraints."""
+        scores = self._scores(self._encode(X, lengths))
+        return scores if self._constraint is None else self._constraint.impose(scores)
+
+
+def _checked_weights(sample_weight: Any, n: int) -> Floats:
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n,):
+        raise InputError(f"sample_weight must have one entry for each of {n} sequences")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise InputError("sample_weight must be finite, not negative, and not all zero")
+    return weights
+
+
+def _violations(targets: Targets, allowed: Allowed) -> list[tuple[int, int]]:
+    """Places (sequence, position) where no choice of the known labels obeys the tables.
+
+    Position l of a sequence of length l stands for its end. One place for each sequence.
+    """
+    out = []
+    mask = targets.mask(len(allowed.start))
+    for i in _suspects(targets, allowed):
+        a, b = targets.offsets[i], targets.offsets[i + 1]
+        reach = mask[a] & allowed.start
+        t = 0
+        while reach.any() and t + 1 < b - a:
+            t += 1
+            reach = (reach @ allowed.pairs) & mask[a + t]
+        if not reach.any():
+            out.append((int(i), t))
+        elif not (reach & allowed.end).any():
+            out.append((int(i), int(b - a)))
+    return out
+
+
+def _suspects(targets: Targets, allowed: Allowed) -> NDArray[np.int64]:
+    """Sequences that may break the tables: with all labels known, exactly those that do."""
+    y, first, last = targets.codes, targets.offsets[:-1], targets.offsets[1:] - 1
+    bad = y < 0
+    bad[1:] |= ~allowed.pairs[y[:-1], y[1:]]
+    bad[first] = (y[first] < 0) | ~allowed.start[y[first]]
+    bad[last] |= ~allowed.end[y[last]]
+    return np.flatnonzero(np.add.reduceat(bad, first))

@@ -1,0 +1,147 @@
+"""Estimators to model files and back.
+
+An estimator gives ``_state()`` (header, arrays) and ``_restore(header, arrays)``; labels,
+features, parameters and constraints are saved here for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqfield.data.schemes import Allowed
+from seqfield.errors import ModelFileError, SeqfieldError
+from seqfield.estimators._objective import Constraint
+from seqfield.features import ENCODERS, Encoder
+from seqfield.labels import LabelSet
+from seqfield.persist import (
+    label_from_json,
+    label_to_json,
+    prefixed,
+    read_model,
+    under,
+    write_model,
+)
+
+if TYPE_CHECKING:
+    from seqfield.estimators._base import SequenceEstimator
+
+#: estimators by name, for loading; a name that is not here is not loaded
+REGISTRY: dict[str, type[SequenceEstimator]] = {}
+
+
+def register(cls: type[Any]) -> type[Any]:
+    """Class decorator: make an estimator loadable by its name."""
+    REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator."""
+    own, arrays = model._state()
+    encoder: Encoder = model.features_
+    features, feature_arrays = encoder.state()
+    header = {
+        "library": _version(),
+        "class": type(model).__name__,
+        "params": {k: _param_to_json(v) for k, v in model.get_params(deep=False).items()},
+        "labels": [label_to_json(name) for name in model._labels.names],
+        "n_features": model.n_features_in_,
+        "features": {"class": type(encoder).__name__, **features},
+        "model": own,
+    }
+    arrays = prefixed("model", arrays) | prefixed("features", feature_arrays)
+    if model._constraint is not None:
+        c = model._constraint
+        for name, part in (("start", c.start), ("pairs", c.pairs), ("end", c.end)):
+            arrays[f"allowed/{name}"] = (part == 0.0).astype(np.uint8)
+    write_model(path, header, arrays)
+
+
+def load(path: str | os.PathLike[str]) -> SequenceEstimator:
+    """Read a model file; anything wrong with it is a `ModelFileError`."""
+    header, arrays = read_model(path)
+    try:
+        name = header["class"]
+        if name not in REGISTRY:
+            raise ModelFileError(f"{os.fspath(path)}: unknown kind of model {name!r}")
+        params = {k: _param_from_json(v) for k, v in header["params"].items()}
+        model = REGISTRY[name](**params)
+        model._labels = LabelSet(label_from_json(v) for v in header["labels"])
+        model.classes_ = model._labels.array
+        model.n_features_in_ = int(header["n_features"])
+        features = header["features"]
+        encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
+        if len(encoder.names()) != model.n_features_in_:
+            raise ModelFileError(f"{os.fspath(path)}: damaged: wrong number of features")
+        model.features_ = encoder
+        model._constraint = _constraint(under("allowed", arrays), len(model._labels))
+        model._restore(header["model"], under("model", arrays))
+    except ModelFileError:
+        raise
+    except (
+        SeqfieldError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise ModelFileError(f"{os.fspath(path)}: damaged: {error}") from error
+    return model
+
+
+def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:
+    if not arrays:
+        return None
+    parts = [arrays[name].astype(bool) for name in ("start", "pairs", "end")]
+    if [part.shape for part in parts] != [(s,), (s, s), (s,)]:
+        raise ModelFileError("constraint tables of the wrong shape")
+    return Constraint.of(Allowed(*parts))
+
+
+def _param_to_json(value: Any) -> Any:
+    """Constructor parameters as JSON; encoders by class and parameters."""
+    if isinstance(value, Encoder):
+        inner = {k: _param_to_json(v) for k, v in value.get_params(deep=False).items()}
+        return {"encoder": type(value).__name__, "params": inner}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic):
+        return _param_to_json(value.item())
+    if isinstance(value, list | np.ndarray | set | frozenset):
+        return {"list": [_param_to_json(v) for v in value]}
+    if isinstance(value, dict):
+        return {"items": [[_param_to_json(k), _param_to_json(v)] for k, v in value.items()]}
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None  # a generator's state is not part of the model
+    if isinstance(value, float) and not np.isfinite(value):
+        return {"float": repr(value)}
+    return label_to_json(value)
+
+
+def _param_from_json(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        if "encoder" in thing:
+            inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
+            return ENCODERS[thing["encoder"]](**inner)
+        if "list" in thing:
+            return [_param_from_json(v) for v in thing["list"]]
+        if "items" in thing:
+            return {_param_from_json(k): _param_from_json(v) for k, v in thing["items"]}
+        if "float" in thing:
+            return float(thing["float"])
+    return label_from_json(thing)
+
+
+def _version() -> str:
+    try:
+        return version("seqfield")
+    except PackageNotFoundError:
+        return "unknown"
