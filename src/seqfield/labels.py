@@ -45,16 +45,6 @@ class Targets:
         known: NDArray[np.bool_] = np.arange(n_labels) == self.codes[:, None]
         return known
 
-    def pair_counts(self, n_labels: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weighted counts (S, S) of neighbouring labels, all labels being known."""
-        y = self.codes.astype(np.int64)
-        inner = np.ones(len(y), dtype=bool)
-        inner[self.offsets[:-1]] = False
-        at = np.flatnonzero(inner)
-        w = np.repeat(weights, np.diff(self.offsets))[at]
-        flat = np.bincount(y[at - 1] * n_labels + y[at], weights=w, minlength=n_labels**2)
-        return np.asarray(flat.reshape(n_labels, n_labels), dtype=np.float64)
-
 
 class LabelSet:
     """The labels of a model in column order, with codes.

@@ -10,12 +10,14 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from zlib import crc32
 
 import numpy as np
 import pytest
 
 from seqfield import chain
 from seqfield.chain import ChainScores
+from seqfield.chain._chunks import _chunk, forward
 from seqfield.chain._numba import RANGE, TINY
 from seqfield.chain.reference import Enumeration, enumerate_labellings
 from seqfield.errors import NoPathError
@@ -93,8 +95,10 @@ def unpack(values, n_labels, l):
 
 def exact_marginals(batch):
     s = batch.scores.n_labels
-    rows = [unpack(e.probabilities @ indicators(s, e.labels.shape[1]), s, e.labels.shape[1])
-            for e in batch.found]  # fmt: skip
+    rows = []
+    for e in batch.found:
+        l = e.labels.shape[1]
+        rows.append(unpack(e.probabilities @ indicators(s, l), s, l))
     return np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows])
 
 
@@ -238,9 +242,16 @@ def name_of(key):
 
 
 @pytest.fixture(scope="module", params=[*RANDOM, *ADVERSARIAL], ids=name_of)
-def batch(request):
+def built(request):
     key = request.param
     return adversarial_batch(key) if isinstance(key, str) else random_batch(*key)
+
+
+@pytest.fixture
+def batch(built, request):
+    """The batch, with random numbers that depend on the name of the test alone."""
+    built.rng = np.random.default_rng(crc32(request.node.name.encode()))
+    return built
 
 
 def test_there_are_ten_thousand_random_cases():
@@ -591,6 +602,46 @@ def test_chains_that_never_switch(l, size):
     np.testing.assert_allclose(sums, l**2 * p[:, 1] * (1 - p[:, 1]), atol=10 * l**2 * rounding)
 
 
+@pytest.mark.parametrize("deep", [200.0, 229.0, 240.0, 300.0, 500.0])
+@pytest.mark.parametrize("behind", [400.0, 440.0, 459.0, 461.0, 510.0, 560.0, 590.0, 700.0])
+def test_one_deep_step_after_a_small_message(behind, deep):
+    """The product of a message near TINY and a weight near exp(-RANGE) must not become 0.
+
+    Label 1 falls ``behind`` in small steps, then ``deep`` in one, by its node score or by its
+    edge score, and is then the only label left, or catches up.
+    """
+    small, l = 10, 60
+    never = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
+    nodes, edges = [], []
+    for place, rescue in product(("node", "edge", "first"), ("dead end", "recovery")):
+        node, edge = np.zeros((l, 2)), np.tile(never, (l, 1, 1))
+        node[1 : small + 1, 1] = on_grid(-behind / small)
+        if place == "node":
+            node[small + 1, 1] = -deep
+        elif place == "edge":
+            edge[small + 1, 1, 1] = -deep
+        else:
+            node[0, 1] = -deep
+        if rescue == "dead end":
+            node[-1, 0] = -np.inf
+        else:
+            node[small + 2 :, 1] = on_grid((behind + deep) / (l - small - 2))
+        nodes.append(node)
+        edges.append(edge)
+    n = len(nodes)
+    scores = ChainScores(np.concatenate(nodes), np.concatenate(edges), np.arange(n + 1) * l)
+    total = np.array([node.sum(axis=0) for node in nodes])
+    total[:, 1] += np.array([edge[1:, 1, 1].sum() for edge in edges])
+    log_z = np.logaddexp(total[:, 0], total[:, 1])
+    p = np.exp(total - log_z[:, None])
+    ours = chain.marginals(scores, pairs="sum")
+    np.testing.assert_allclose(ours.log_z, log_z, rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(ours.node, np.repeat(p, l, axis=0), rtol=1e-10, atol=1e-300)
+    np.testing.assert_allclose(ours.pairs, np.diag(p.sum(axis=0)) * (l - 1), rtol=1e-10)
+    h = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
+    np.testing.assert_allclose(chain.entropy(scores), h, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("ignored", [0.0, -np.inf, 800.0, 1e4, -1e4, 1e308, -1e308])
 def test_edge_scores_of_first_tokens_are_ignored(ignored):
     rng = np.random.default_rng(0)
@@ -612,8 +663,6 @@ def test_edge_scores_of_first_tokens_are_ignored(ignored):
 
 def test_the_adversarial_batches_reach_both_forms():
     """They would test little if all of their sequences took the same form."""
-    from seqfield.chain._chunks import _chunk, forward
-
     forms = {}
     for name in ADVERSARIAL:
         scores = adversarial_batch(name).scores

@@ -58,20 +58,21 @@ def split(indptr: Any, indices: Any, values: Any, row_of: Any, starts: Any, colu
 
 
 @loop
-def add_rows(indptr: Any, row: Any, values: Any, binary: Any, weights: Any, out: Any) -> None:
-    """out[t] += sum_k values[k] weights[row[k]]"""
+def set_rows(indptr: Any, row: Any, values: Any, binary: Any, weights: Any, out: Any) -> None:
+    """out[t] = sum_k values[k] weights[row[k]]"""
     n_columns = weights.shape[1]
     for t in range(indptr.shape[0] - 1):
-        o = out[t]
+        for c in range(n_columns):
+            out[t, c] = 0.0
         for k in range(indptr[t], indptr[t + 1]):
-            w = weights[row[k]]
+            r = row[k]
             if binary:
                 for c in range(n_columns):
-                    o[c] += w[c]
+                    out[t, c] += weights[r, c]
             else:
                 v = values[k]
                 for c in range(n_columns):
-                    o[c] += v * w[c]
+                    out[t, c] += v * weights[r, c]
 
 
 @loop
@@ -80,29 +81,27 @@ def add_entries(
 ) -> None:
     """out[t, column[k]] += values[k] theta[weight[k]]"""
     for t in range(indptr.shape[0] - 1):
-        o = out[t]
         for k in range(indptr[t], indptr[t + 1]):
             v = theta[weight[k]]
             if not binary:
                 v *= values[k]
-            o[column[k]] += v
+            out[t, column[k]] += v
 
 
 @loop
 def pull_rows(indptr: Any, row: Any, values: Any, binary: Any, d: Any, out: Any) -> None:
-    """out[row[k]] += values[k] d[t]: the transpose of `add_rows`."""
+    """out[row[k]] += values[k] d[t]: the transpose of `set_rows`."""
     n_columns = d.shape[1]
     for t in range(indptr.shape[0] - 1):
-        g = d[t]
         for k in range(indptr[t], indptr[t + 1]):
-            o = out[row[k]]
+            r = row[k]
             if binary:
                 for c in range(n_columns):
-                    o[c] += g[c]
+                    out[r, c] += d[t, c]
             else:
                 v = values[k]
                 for c in range(n_columns):
-                    o[c] += v * g[c]
+                    out[r, c] += v * d[t, c]
 
 
 @loop
@@ -111,9 +110,8 @@ def pull_entries(
 ) -> None:
     """out[weight[k]] += values[k] d[t, column[k]]: the transpose of `add_entries`."""
     for t in range(indptr.shape[0] - 1):
-        g = d[t]
         for k in range(indptr[t], indptr[t + 1]):
-            v = g[column[k]]
+            v = d[t, column[k]]
             if not binary:
                 v *= values[k]
             out[weight[k]] += v

@@ -152,9 +152,9 @@ class SparseMap:
     def apply(self, weights: tuple[Floats, Floats], design: SparseDesign) -> Floats:
         """X W."""
         rows, theta = weights
-        out = np.zeros((design.n_tokens, self.shape[1]))
+        out = np.empty((design.n_tokens, self.shape[1]))
         e = design.entries
-        _loops.add_rows(*design.rows, design.binary, rows, out)
+        _loops.set_rows(*design.rows, design.binary, rows, out)
         local = theta if e.weights is None else theta[e.weights]
         _loops.add_entries(e.indptr, e.weight, e.column, e.values, design.binary, local, out)
         return out

@@ -62,7 +62,7 @@ def each_chunk(
         if allowed.shape != scores.node.shape:
             raise InputError(f"allowed must have shape {scores.node.shape}, got {allowed.shape}")
     per_token = s * s if wide or not scores.stationary else s
-    bounds = chunk_bounds(scores.offsets, max(64, 2**17 // per_token))
+    bounds = chunk_bounds(scores.offsets, max(64, 2**16 // per_token))
     make = partial(_chunk, scores, allowed)
     return run(lambda bound: work(make(*bound)), bounds, n_jobs)
 

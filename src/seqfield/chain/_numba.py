@@ -29,12 +29,14 @@ TINY = 1e-200
 
 @inlined
 def _span(values: Any) -> Any:
-    """Smallest and largest finite entry; (0, 0) if there is none."""
+    """Smallest and largest finite entry of a matrix; (0, 0) if there is none."""
     low, high = np.inf, -np.inf
-    for v in values.flat:
-        if v != -np.inf:
-            low = min(low, v)
-            high = max(high, v)
+    for t in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            v = values[t, j]
+            high = v if v > high else high
+            w = v if v > -np.inf else np.inf
+            low = w if w < low else low
     if high < low:
         return 0.0, 0.0
     return low, high
@@ -55,7 +57,7 @@ def shift_and_judge(node: Any, edge: Any, offsets: Any, safe: Any, shift: Any) -
         a, b = offsets[i], offsets[i + 1]
         low, high = _span(node[a:b])
         if not stationary:
-            low_e, high_e = _span(edge[a + 1 : b])
+            low_e, high_e = _span(edge[a + 1 : b].reshape(-1, node.shape[1]))
             edge[a + 1 : b] -= high_e
         node[a:b] -= high
         safe[i] = (high - low) + (high_e - low_e) <= RANGE
@@ -80,32 +82,29 @@ def filter_scaled(
         a, b = offsets[i], offsets[i + 1]
         total = 0.0
         for t in range(a, b):
-            row, out, now = pred[t], alpha[t], weight[t]
-            if t == a:
-                for j in range(n_labels):
-                    row[j] = 1.0
-            else:
-                before, e = alpha[t - 1], edge[step * t]
-                for j in range(n_labels):
-                    row[j] = 0.0
+            for j in range(n_labels):
+                pred[t, j] = 1.0 if t == a else 0.0
+            if t > a:
                 for q in range(n_labels):
-                    v = before[q]
+                    v = alpha[t - 1, q]
                     for j in range(n_labels):
-                        row[j] += v * e[q, j]
+                        pred[t, j] += v * edge[step * t, q, j]
             c = 0.0
             for j in range(n_labels):
-                out[j] = row[j] * now[j]
-                c += out[j]
+                alpha[t, j] = pred[t, j] * weight[t, j]
+                c += alpha[t, j]
             if c == 0.0:
                 total = -np.inf
                 break
             total += np.log(c)
             c = 1.0 / c
-            tiny = False
+            low = 1.0
             for j in range(n_labels):
-                out[j] *= c
-                tiny |= (out[j] < TINY) & (out[j] > 0.0)
-            if tiny:
+                v = alpha[t, j] * c
+                alpha[t, j] = v
+                v = v if v > 0.0 else 1.0
+                low = v if v < low else low
+            if low < TINY:
                 safe[i] = False
                 break
         log_z[i] = total
@@ -127,26 +126,26 @@ def smooth_scaled(
         if not safe[i]:
             continue
         a, b = offsets[i], offsets[i + 1]
-        node_p[b - 1] = alpha[b - 1]
+        for j in range(n_labels):
+            node_p[b - 1, j] = alpha[b - 1, j]
+            ratio[a, j] = 0.0
         for t in range(b - 1, a, -1):
-            r, p, row, e = ratio[t], node_p[t], pred[t], edge_t[step * t]
-            out, before = node_p[t - 1], alpha[t - 1]
             for j in range(n_labels):
-                r[j] = p[j] / row[j] if row[j] > 0.0 else 0.0
-            for q in range(n_labels):
-                out[q] = 0.0
+                v = pred[t, j]
+                ratio[t, j] = node_p[t, j] / (v if v > 0.0 else 1.0)
+                node_p[t - 1, j] = 0.0
             for j in range(n_labels):
-                v = r[j]
+                v = ratio[t, j]
                 for q in range(n_labels):
-                    out[q] += v * e[j, q]
+                    node_p[t - 1, q] += v * edge_t[step * t, j, q]
             c = 0.0
             for q in range(n_labels):
-                out[q] *= before[q]
-                c += out[q]
+                v = node_p[t - 1, q] * alpha[t - 1, q]
+                node_p[t - 1, q] = v
+                c += v
             c = 1.0 / c
             for q in range(n_labels):
-                out[q] *= c
-        ratio[a] = 0.0
+                node_p[t - 1, q] *= c
 
 
 @loop
@@ -157,17 +156,27 @@ def pair_sums_scaled(
     n_labels = alpha.shape[1]
     stationary = edge.shape[0] == 1
     if stationary:
-        # sum_t alpha_{t-1} r_t' first, times the edge weights once at the end
+        # sum_t alpha_{t-1} r_t' first, four tokens at a time, times the edge weights at the end
         sums = np.zeros((n_labels, n_labels))
         for i in range(offsets.shape[0] - 1):
-            if safe[i]:
-                for t in range(offsets[i] + 1, offsets[i + 1]):
-                    before, r = alpha[t - 1], ratio[t]
-                    for q in range(n_labels):
-                        v = weights[i] * before[q]
-                        row = sums[q]
-                        for j in range(n_labels):
-                            row[j] += v * r[j]
+            if not safe[i]:
+                continue
+            w, t = weights[i], offsets[i] + 1
+            while t + 3 < offsets[i + 1]:
+                for q in range(n_labels):
+                    v0, v1 = w * alpha[t - 1, q], w * alpha[t, q]
+                    v2, v3 = w * alpha[t + 1, q], w * alpha[t + 2, q]
+                    for j in range(n_labels):
+                        sums[q, j] += (v0 * ratio[t, j] + v1 * ratio[t + 1, j]) + (
+                            v2 * ratio[t + 2, j] + v3 * ratio[t + 3, j]
+                        )
+                t += 4
+            while t < offsets[i + 1]:
+                for q in range(n_labels):
+                    v = w * alpha[t - 1, q]
+                    for j in range(n_labels):
+                        sums[q, j] += v * ratio[t, j]
+                t += 1
         out += sums * edge[0]
         return
     for i in range(offsets.shape[0] - 1):

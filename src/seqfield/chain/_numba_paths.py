@@ -38,16 +38,16 @@ def viterbi(node: Any, edge: Any, offsets: Any, labels: Any, best: Any) -> None:
         a, b = offsets[i], offsets[i + 1]
         delta[0] = node[a]
         for t in range(a + 1, b):
-            before, now, e, own = delta[t - 1 - a], delta[t - a], edge[step * t], node[t]
+            k = t - a
             for j in range(n_labels):
-                now[j] = -np.inf
+                delta[k, j] = -np.inf
             for q in range(n_labels):
-                v = before[q]
+                v = delta[k - 1, q]
                 for j in range(n_labels):
-                    w = v + e[q, j]
-                    now[j] = w if w > now[j] else now[j]
+                    w = v + edge[step * t, q, j]
+                    delta[k, j] = w if w > delta[k, j] else delta[k, j]
             for j in range(n_labels):
-                now[j] += own[j]
+                delta[k, j] += node[t, j]
         labels[b - 1] = delta[b - 1 - a].argmax()
         best[i] = delta[b - 1 - a, labels[b - 1]]
         for t in range(b - 1, a, -1):
@@ -154,3 +154,26 @@ def path_scores(node: Any, edge: Any, offsets: Any, labels: Any, out: Any) -> No
             if t > offsets[i]:
                 total += edge[step * t, labels[t - 1], labels[t]]
         out[i] = total
+
+
+@loop
+def subtract_path(
+    node: Any, edge: Any, offsets: Any, labels: Any, weights: Any, d_node: Any, d_edge: Any
+) -> Any:
+    """Weighted score of a labelling; its weighted indicators are taken off the gradients.
+
+    ``d_edge`` is (1, S, S) for the sum over pairs or (N, S, S) for each.
+    """
+    step = 0 if edge.shape[0] == 1 else 1
+    each = 0 if d_edge.shape[0] == 1 else 1
+    total = 0.0
+    for i in range(offsets.shape[0] - 1):
+        w = weights[i]
+        for t in range(offsets[i], offsets[i + 1]):
+            y = labels[t]
+            total += w * node[t, y]
+            d_node[t, y] -= w
+            if t > offsets[i]:
+                total += w * edge[step * t, labels[t - 1], y]
+                d_edge[each * t, labels[t - 1], y] -= w
+    return total

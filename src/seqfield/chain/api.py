@@ -406,6 +406,34 @@ def viterbi_by_distance(
     return [pair for part in each_chunk(scores, None, n_jobs, work) for pair in part]
 
 
+def subtract_path(
+    scores: ChainScores, labels: Labels, weights: Floats, d_node: Floats, d_edge: Floats
+) -> float:
+    """Weighted score of a labelling; its weighted indicators leave the gradients in place.
+
+    ``d_node`` (N, S) and ``d_edge`` ((S, S), or (N, S, S) for each pair) are changed.
+
+    >>> import numpy as np
+    >>> d_node, d_edge = np.zeros((2, 2)), np.zeros((2, 2))
+    >>> scores = ChainScores([[0.0, 1.0], [2.0, 0.0]], np.zeros((2, 2)))
+    >>> subtract_path(scores, np.array([1, 0], np.int32), np.ones(1), d_node, d_edge)
+    3.0
+    >>> d_node
+    array([[ 0., -1.],
+           [-1.,  0.]])
+    """
+    edge, d_pairs = (part[None] if part.ndim == 2 else part for part in (scores.edge, d_edge))
+    total = _numba_paths.subtract_path(
+        scores.node, edge, scores.offsets, labels, weights, d_node, d_pairs
+    )
+    first, last = scores.offsets[:-1], scores.offsets[1:] - 1
+    if scores.start is not None:
+        total += weights @ scores.start[labels[first]]
+    if scores.end is not None:
+        total += weights @ scores.end[labels[last]]
+    return float(total)
+
+
 def checked_labels(labels: Any, scores: ChainScores) -> Labels:
     """Label codes as int32 (N,), each within 0..S-1."""
     y = np.ascontiguousarray(labels, dtype=np.int32)

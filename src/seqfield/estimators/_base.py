@@ -20,7 +20,7 @@ from seqfield.data.schemes import Allowed, get_scheme, table_transitions
 from seqfield.errors import InputError, LabelError, SchemeError
 from seqfield.estimators import _files
 from seqfield.estimators._objective import Constraint
-from seqfield.features import Encoder, resolve
+from seqfield.features import Encoder, Numeric, resolve
 from seqfield.labels import LabelSet, Targets, nested
 from seqfield.metrics import token_accuracy
 from seqfield.sequences import Sequences, as_sequences
@@ -213,8 +213,13 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         """X in the features of the fitted model."""
         check_is_fitted(self, "features_")
         encoder: Encoder = self.features_
-        if isinstance(X, Sequences) and X.n_features == self.n_features_in_:
-            return X
+        if isinstance(X, Sequences) and not isinstance(encoder, Numeric):
+            if X.n_features != self.n_features_in_:
+                raise InputError(
+                    f"X has {X.n_features} features, the model was trained with "
+                    f"{self.n_features_in_}"
+                )
+            return X  # encoded already, by this model's features_
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
     def _chain(self, X: Any, lengths: Any = None) -> ChainScores:

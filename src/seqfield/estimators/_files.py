@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.n_features_in_ = int(header["n_features"])
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
-        if len(encoder.names()) != model.n_features_in_:
+        if encoder.sizes()[0] != model.n_features_in_:
             raise ModelFileError(f"{os.fspath(path)}: damaged: wrong number of features")
         model.features_ = encoder
         model._constraint = _constraint(under("allowed", arrays), len(model._labels))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from seqfield.errors import InputError
 from seqfield.sequences import Offsets, Sequences, offsets_of
@@ -18,7 +19,8 @@ class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Learns a feature vocabulary from tokens and turns tokens into `Sequences`.
 
     Subclasses give ``_learn(tokens, offsets)``, which fits and returns the training matrix,
-    ``_apply(tokens, offsets)``, ``state()`` / ``restore()`` for model files and ``names()``.
+    ``_apply(tokens, offsets)``, ``sizes()``, ``names()``, and ``state()`` / ``restore()`` for
+    model files.
     Features are numbered by falling frequency: rows of frequent features lie together in memory.
     """
 
@@ -36,12 +38,21 @@ class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> Sequences:
         """Encode X; features not in the vocabulary are dropped."""
+        check_is_fitted(self)
         return self._apply(*flatten(X))
 
     def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
         raise NotImplementedError
 
     def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
+        raise NotImplementedError
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # constructor arguments are plain names, all that fitting sets has an underscore at an end
+        return any(name.startswith("_") or name.endswith("_") for name in vars(self))
+
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
         raise NotImplementedError
 
     def names(self) -> list[str]:
@@ -91,7 +102,7 @@ def by_frequency(counts: np.ndarray, min_freq: int) -> tuple[np.ndarray, np.ndar
 
 def pack_strings(strings: list[str]) -> dict[str, np.ndarray]:
     """Strings as two arrays: UTF-8 bytes and offsets."""
-    data = [s.encode("utf-8") for s in strings]
+    data = [s.encode("utf-8", "surrogatepass") for s in strings]
     return {
         "bytes": np.frombuffer(b"".join(data), dtype=np.uint8),
         "ends": np.cumsum([len(d) for d in data], dtype=np.int64),
@@ -100,18 +111,17 @@ def pack_strings(strings: list[str]) -> dict[str, np.ndarray]:
 
 def unpack_strings(data: np.ndarray, ends: np.ndarray) -> list[str]:
     """The strings of `pack_strings`."""
-    ends = np.asarray(ends, np.int64)
-    if len(ends) and (ends[-1] != len(data) or (np.diff(ends, prepend=0) < 0).any()):
+    ends = np.concatenate([[0], np.asarray(ends, np.int64).ravel()])
+    if ends[-1] != len(data) or (np.diff(ends) < 0).any():
         raise InputError("damaged string table")
     raw = data.tobytes()
     try:
-        text = raw.decode("utf-8")
-        if len(text) == len(raw):  # ASCII: byte offsets are character offsets
-            starts = np.concatenate([[0], ends[:-1]])
-            return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        starts = np.concatenate([[0], ends[:-1]])
-        return [
-            raw[a:b].decode("utf-8") for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
+        # in ASCII text byte offsets are character offsets: decode once
+        text = raw.decode("ascii")
+        return [text[a:b] for a, b in pairwise(ends.tolist())]
+    except UnicodeDecodeError:
+        pass
+    try:
+        return [raw[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ends.tolist())]
     except UnicodeDecodeError as error:
         raise InputError("damaged string table") from error

@@ -79,28 +79,30 @@ def columns_of(tokens: list[Any], offsets: Offsets, need: int) -> list[list[str]
 
     The message of the error starts with the place, for the caller to say what was asked for.
     """
+    rows = tokens
     kinds = set(map(type, tokens))
     if all(issubclass(kind, str) for kind in kinds):
-        tokens = [(token,) for token in tokens]
+        rows = [(token,) for token in tokens]
     # a string among rows would be taken apart into characters
     elif not all(issubclass(kind, list | tuple) for kind in kinds):
         want = str if isinstance(tokens[0], str) else list | tuple
-        raise _bad_row(tokens, offsets, lambda token: isinstance(token, want))
+        raise _bad_row(tokens, offsets, [isinstance(token, want) for token in tokens])
     try:
-        columns = [[token[c] for token in tokens] for c in range(need)]
+        columns = [[row[c] for row in rows] for c in range(need)]
     except IndexError:
-        raise _bad_row(tokens, offsets, lambda token: len(token) >= need) from None
+        raise _bad_row(tokens, offsets, [len(row) >= need for row in rows]) from None
     try:
         strings = all(isinstance(value, str) for column in columns for value in set(column))
     except TypeError:  # not even hashable
         strings = False
     if not strings:
-        raise _bad_row(tokens, offsets, lambda row: all(isinstance(v, str) for v in row[:need]))
+        good = [all(isinstance(value, str) for value in row[:need]) for row in rows]
+        raise _bad_row(tokens, offsets, good)
     return columns
 
 
-def _bad_row(tokens: list[Any], offsets: Offsets, good: Callable[[Any], bool]) -> InputError:
-    bad = next(k for k, token in enumerate(tokens) if not good(token))
+def _bad_row(tokens: list[Any], offsets: Offsets, good: list[bool]) -> InputError:
+    bad = good.index(False)
     i, t = place_of(bad, offsets)
     return InputError(f"the token at sequence {i}, position {t} is {tokens[bad]!r}")
 

@@ -39,7 +39,7 @@ class Attributes(Encoder):
 
     Parameters
     ----------
-    min_freq : drop features that fewer tokens have in training
+    min_freq : drop features seen fewer times in training
     hash_bits : if set, names are hashed into 2**hash_bits columns instead of being learned:
         bounded memory, no names, collisions possible
 
@@ -88,6 +88,13 @@ class Attributes(Encoder):
         x = node.matrix(width[0])
         return Sequences(x, offsets, edge.matrix(width[1]) if self._has_edge else None)
 
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+        if self.hash_bits is not None:
+            n = 1 << self.hash_bits
+            return n, n if self._has_edge else 0
+        return len(self._node), len(self._edge)
+
     def names(self) -> list[str]:
         """Feature names in column order."""
         if self.hash_bits is not None:
@@ -111,8 +118,10 @@ class Attributes(Encoder):
         }
         if self.hash_bits is not None:
             return header, {}
-        edge = pack_strings(list(self._edge))
-        return header, pack_strings(list(self._node)) | {f"edge_{k}": v for k, v in edge.items()}
+        arrays = pack_strings(list(self._node))
+        if self._has_edge:
+            arrays |= {f"edge_{k}": v for k, v in pack_strings(list(self._edge)).items()}
+        return header, arrays
 
     @classmethod
     def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
@@ -122,9 +131,9 @@ class Attributes(Encoder):
         self._has_edge = bool(header["has_edge"])
         if self.hash_bits is None:
             self._node = _restored(arrays["bytes"], arrays["ends"])
-            self._edge = _restored(arrays["edge_bytes"], arrays["edge_ends"])
-            if self._has_edge != (len(self._edge) > 0):
-                raise InputError("the table of edge features does not fit its header")
+            self._edge = _Known()
+            if self._has_edge:
+                self._edge = _restored(arrays["edge_bytes"], arrays["edge_ends"])
         return self
 
 
@@ -136,8 +145,7 @@ class _Known(dict[str, int]):
         return cls((name, k) for k, name in enumerate(names))
 
     def __missing__(self, name: str) -> int:
-        if not isinstance(name, str):
-            raise TypeError(f"{name!r} is not a string")
+        _check(name)
         return -1
 
 
@@ -145,7 +153,7 @@ class _Learning(_Known):
     """Gives an unknown name the next column."""
 
     def __missing__(self, name: str) -> int:
-        super().__missing__(name)
+        _check(name)
         column = self[name] = len(self)
         return column
 
@@ -158,9 +166,14 @@ class _Hashing(_Known):
         self.mask = (1 << bits) - 1
 
     def __missing__(self, name: str) -> int:
-        super().__missing__(name)
+        _check(name)
         column = self[name] = int(murmurhash3_32(name, positive=True)) & self.mask
         return column
+
+
+def _check(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is not a string")
 
 
 class _Values(dict[str, int]):
@@ -168,9 +181,11 @@ class _Values(dict[str, int]):
 
     def __init__(self, name: str, codes: _Known) -> None:
         super().__init__()
+        _check(name)
         self.stem, self.codes = name + "=", codes
 
     def __missing__(self, value: str) -> int:
+        _check(value)
         column = self[value] = self.codes[self.stem + value]
         return column
 

@@ -212,6 +212,10 @@ class Words(Encoder):
             more.append(np.where(both, np.int32(code(_YES)), np.int32(-1)))
         return np.concatenate([codes, np.stack(more)])
 
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+        return len(self._node.combos), 0
+
     def names(self) -> list[str]:
         """Feature names such as ``word[-1]=casa``, ``col1[0]=NC`` and ``CAP INI[+1]``."""
         return self._node.names(self._values)

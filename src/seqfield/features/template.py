@@ -39,7 +39,7 @@ def parse_template(text: str, path: str = "<template>") -> list[Line]:
     ('U', ('U01:', '/', ''), ((-1, 0), (0, 0)))
     """
     lines = []
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip(" \t\r")
         if not line or line.startswith("#"):
             continue
@@ -160,6 +160,13 @@ class Template(Encoder):
         edge = self._edge and buckets(self._edge)
         return Sequences(buckets(self._node), offsets, edge)
 
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+        if self.hash_bits is not None:
+            n = 1 << self.hash_bits
+            return n, 0 if self._edge is None else n
+        return len(self._node.combos), 0 if self._edge is None else len(self._edge.combos)
+
     def names(self) -> list[str]:
         """Feature names as CRF++ writes them."""
         if self.hash_bits is not None:
@@ -177,6 +184,8 @@ class Template(Encoder):
     def state(self) -> State:
         """Header and arrays for a model file."""
         header = {"text": self.text_, "min_freq": self.min_freq, "hash_bits": self.hash_bits}
+        if self.hash_bits is not None:  # nothing was learned
+            return header, {}
         arrays = {"node": self._node.combos}
         if self._edge is not None:
             arrays["edge"] = self._edge.combos
@@ -187,6 +196,8 @@ class Template(Encoder):
         """A fitted template from a model file; every code is range-checked."""
         self = cls(header["text"], int(header["min_freq"]), header["hash_bits"])
         self._prepare(header["text"], "<model file>")
+        if self.hash_bits is not None:
+            return self
         strings = unpack_strings(arrays["bytes"], arrays["ends"])
         self._values.restore(strings)
         size = len(self._values.table)

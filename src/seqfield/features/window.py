@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted
 
 from seqfield.errors import InputError
 from seqfield.features._base import Encoder, State
@@ -45,6 +46,7 @@ class Numeric(Encoder):
 
     def transform(self, X: Any) -> Sequences:
         """Encode X, which must have as many features as in training."""
+        check_is_fitted(self)
         sequences = as_sequences(X)
         trained = self.n_features_in_, self.n_edge_
         for name, n, m in zip(("X", "edge"), _widths(sequences), trained, strict=True):
@@ -54,6 +56,10 @@ class Numeric(Encoder):
 
     def _encode(self, sequences: Sequences) -> Sequences:
         return sequences
+
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+        return self.n_features_in_, self.n_edge_
 
     def names(self) -> list[str]:
         """x0, x1, ..."""
@@ -120,6 +126,10 @@ class Window(Numeric):
             if d:
                 ends.append(matrix(beyond[:, None].astype(x.dtype)))
         return Sequences(hstack(blocks + ends), offsets, sequences.edge)
+
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+        return self.n_features_in_ * self.size + self.size - 1, self.n_edge_
 
     def names(self) -> list[str]:
         """x0[-1], ..., then end[-1], ..."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.chain import ChainScores, log_partition, marginals
+from seqfield.chain import ChainScores, log_partition, marginals, subtract_path
 from seqfield.labels import Targets
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ class LogLoss:
         if (weights != 1.0).any():
             node *= per_token[:, None]
         if targets.allowed is None:
-            known = self._path_scores(scores, targets, per_token, node, edge, weights)
+            known = subtract_path(scores, targets.codes, weights, node, edge)
         else:
             held = marginals(scores, allowed=targets.allowed, pairs=pairs, weights=weights)
             assert held.pairs is not None
@@ -75,31 +75,3 @@ class LogLoss:
             return scores
         node = scores.node + self.cost * ~targets.mask(scores.n_labels)
         return ChainScores(node, scores.edge, scores.offsets, scores.start, scores.end, check=False)
-
-    @staticmethod
-    def _path_scores(
-        scores: ChainScores,
-        targets: Targets,
-        per_token: Floats,
-        node: Floats,
-        edge: Floats,
-        weights: Floats,
-    ) -> float:
-        """Weighted score of the gold labelling; its indicators leave the gradient in place."""
-        y, first = targets.codes, targets.offsets[:-1]
-        at = np.arange(len(y))
-        node[at, y] -= per_token
-        total = float(per_token @ scores.node[at, y])
-        inner = np.delete(at, first)
-        if scores.stationary:
-            counts = targets.pair_counts(scores.n_labels, weights)
-            edge -= counts
-            total += float(counts[counts > 0] @ scores.edge[counts > 0])
-        else:
-            edge[inner, y[inner - 1], y[inner]] -= per_token[inner]
-            total += float(per_token[inner] @ scores.edge[inner, y[inner - 1], y[inner]])
-        if scores.start is not None:
-            total += float(weights @ scores.start[y[first]])
-        if scores.end is not None:
-            total += float(weights @ scores.end[y[targets.offsets[1:] - 1]])
-        return total

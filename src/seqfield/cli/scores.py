@@ -1,0 +1,113 @@
+"""The scores of a model on labelled sequences, and their tables."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from seqfield.cli.screen import facts, fixed, show, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from seqfield.metrics import SpanScores
+
+#: single scores: key and name
+HEADLINES = (
+    ("token_accuracy", "token accuracy"),
+    ("sequence_accuracy", "sequence accuracy"),
+    ("transition_accuracy", "transition accuracy"),
+    ("joint_nll_per_sequence", "joint NLL per sequence"),
+    ("nll_per_token", "NLL per token"),
+    ("ece", "calibration error (ECE)"),
+    ("brier", "Brier score"),
+)
+
+
+def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
+    """Every score of the eval command, by name.
+
+    ``scheme`` is that of the spans: a name, "auto" to count spans if the labels look like such,
+    or "none". Confidence is the probability of the predicted label.
+    """
+    from seqfield import metrics
+
+    data = model.features_.transform(X)
+    likelihoods = model.log_likelihood(data, y)  # first of all: it refuses unknown labels
+    predicted, proba = model.predict(data), model.predict_proba(data)
+    spans = _spans(y, predicted, model.classes_.tolist(), scheme)
+    return {
+        "sequences": len(y),
+        "tokens": sum(map(len, y)),
+        "token_accuracy": metrics.token_accuracy(y, predicted),
+        "sequence_accuracy": 1.0 - metrics.sequence_error(y, predicted),
+        "transition_accuracy": metrics.transition_accuracy(y, predicted),
+        "joint_nll_per_sequence": metrics.joint_nll(likelihoods) / len(y),
+        "nll_per_token": metrics.token_nll(y, proba, model.classes_, mean=True),
+        "ece": metrics.ece(y, proba, model.classes_, labels=predicted),
+        "brier": metrics.brier(y, proba, model.classes_),
+        "spans": spans and _plain(spans) | {"by_type": _plain_all(spans.by_type)},
+        "labels": _plain_all(metrics.per_label(y, predicted)),
+    }
+
+
+def _spans(y: Any, predicted: Any, labels: list[Any], scheme: str) -> SpanScores | None:
+    from seqfield.data.schemes import spans
+    from seqfield.errors import SchemeError
+    from seqfield.metrics import span_scores
+
+    if scheme.lower() == "none":
+        return None
+    if scheme.lower() != "auto":
+        return span_scores(y, predicted, scheme)
+    try:
+        spans(labels)
+    except SchemeError:
+        return None
+    return span_scores(y, predicted, scheme=None)
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    """A named tuple of numbers as a dict."""
+    return {name: value for name, value in values._asdict().items() if name != "by_type"}
+
+
+def _plain_all(groups: dict[Any, Any]) -> dict[str, dict[str, Any]]:
+    return {str(name): _plain(values) for name, values in groups.items()}
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """The scores as JSON; a number that JSON has no word for is null.
+
+    >>> as_json({"a": 0.5, "b": {"c": float("nan")}})
+    '{"a": 0.5, "b": {"c": null}}'
+    """
+    import json
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(part) for name, part in value.items()}
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(report), ensure_ascii=False, allow_nan=False)
+
+
+def show_scores(screen: Console, report: dict[str, Any], title: str) -> None:
+    """Print the scores as tables."""
+    size = f"{report['sequences']:,} sequences, {report['tokens']:,} tokens"
+    rows = [(name, fixed(report[key])) for key, name in HEADLINES]
+    show(screen, f"{title}: {size}", facts(rows))
+    if report["spans"] is not None:
+        by_type = {"all": report["spans"]} | report["spans"]["by_type"]
+        show(screen, "Spans", _by_name("type", by_type, "n_true"))
+    show(screen, "Labels", _by_name("label", report["labels"], "support"))
+
+
+def _by_name(kind: str, groups: dict[str, Any], count: str) -> Table:
+    numbers = ("precision", "recall", "F1", "gold")
+    out = table(kind, *numbers, numbers=numbers)
+    for name, values in groups.items():
+        cells = [fixed(values[key]) for key in ("precision", "recall", "f1")]
+        out.add_row(name or "(no type)", *cells, f"{values[count]:,}")
+    return out
