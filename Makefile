@@ -1,0 +1,49 @@
+# make demo   sets everything up and shows what seqfield does
+# make test   sets everything up and runs lint, types, layers and all tests
+# make bench  compares speed with python-crfsuite (needs SEQFIELD_DATA)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test lint check bench papers clean
+
+demo: $(VENV)/.installed
+	$(BIN)/seqfield demo
+
+test: lint check
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/speed/crf.py
+
+papers: $(VENV)/.installed
+	$(BIN)/python benchmarks/papers/four_tasks.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e ".[dev]"
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
+	$(PIP) -e ".[bench]"
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
