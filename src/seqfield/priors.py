@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError
+from seqfield.linalg.vectors import dot
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +32,7 @@ class ElasticNet:
 
     def smooth(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient of the part that can be differentiated."""
-        return 0.5 * self.c2 * float(theta @ theta), self.c2 * theta
+        return 0.5 * self.c2 * float(dot(theta, theta)), self.c2 * theta
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """The subgradient of least norm, given the gradient of everything smooth.
@@ -53,4 +54,4 @@ class ElasticNet:
         if self.c2 == 0.0:
             return np.inf
         v = self.pseudo_gradient(theta, gradient)
-        return float(v @ v) / (2.0 * self.c2)
+        return float(dot(v, v)) / (2.0 * self.c2)

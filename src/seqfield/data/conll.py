@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,37 +50,45 @@ def read_conll(
     [['B', 'I'], ['O']]
     """
     name, text = _read_text(source, encoding)
-    lines, numbers, ends = _split_lines(text, comment)
+    raw = _normalised(text).split("\n")
+    skip = None if comment is None else [line.startswith(comment) for line in raw]
+    kept = raw if skip is None else [line for line, out in zip(raw, skip, strict=True) if not out]
+    lines = [line for line in kept if line]
     if not lines:
         raise FormatError("no tokens: the file has no non-empty line", path=name)
-    width = lines[0].count(" ") + 1
-    for line, number in zip(lines, numbers, strict=True):
-        if line.count(" ") + 1 != width:
-            raise FormatError(
-                f"{line.count(' ') + 1} columns where the lines before have {width}",
-                path=name,
-                line=number,
-            )
+    counts = list(map(str.count, lines, repeat(" ")))
+    width = counts[0] + 1
+    if counts.count(counts[0]) != len(counts):
+        bad = next(k for k, count in enumerate(counts) if count != counts[0])
+        raise FormatError(
+            f"{counts[bad] + 1} columns where the lines before have {width}",
+            path=name,
+            line=_line_number(raw, skip, bad),
+        )
     # One split over the whole file, then strided slices: no Python loop over tokens.
     cells = " ".join(lines).split(" ")
     columns = [cells[c::width] for c in range(width)]
     labels = None
     if label is not None:
         if not -width <= label < width:
-            raise FormatError(f"no column {label}: lines have {width} columns", path=name, line=1)
+            raise FormatError(
+                f"no column {label}: lines have {width} columns",
+                path=name,
+                line=_line_number(raw, skip, 0),
+            )
         labels = columns.pop(label)
         if not columns:
             raise FormatError(
                 "only one column: it is the label, and no column is left to learn from",
                 path=name,
-                line=numbers[0],
+                line=_line_number(raw, skip, 0),
             )
     rows = list(zip(*columns, strict=True))
-    starts = [0, *ends[:-1]]
-    X = [rows[a:b] for a, b in zip(starts, ends, strict=True)]
+    cuts = _cuts(kept)
+    X = [rows[a:b] for a, b in pairwise(cuts)]
     if labels is None:
         return X, None
-    return X, [labels[a:b] for a, b in zip(starts, ends, strict=True)]
+    return X, [labels[a:b] for a, b in pairwise(cuts)]
 
 
 def write_conll(
@@ -139,26 +148,27 @@ def _gunzip(data: bytes | str, name: str) -> bytes:
         raise FormatError(f"damaged gzip file: {error}", path=name) from error
 
 
-def _split_lines(text: str, comment: str | None) -> tuple[list[str], list[int], list[int]]:
-    """Token lines with single spaces, their line numbers, and where each sequence ends."""
-    if text.startswith("\ufeff"):
-        text = text[1:]
+def _normalised(text: str) -> str:
+    """Text with single spaces between columns, none at line ends, and \\n line ends."""
+    text = text.removeprefix("\ufeff")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\t" in text or "  " in text:
         text = _BLANKS.sub(" ", text)
-    lines: list[str] = []
-    numbers: list[int] = []
-    ends: list[int] = []
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.strip(" ")
-        if comment is not None and line.startswith(comment):
-            continue
-        if line:
-            lines.append(line)
-            numbers.append(number)
-        elif lines and (not ends or ends[-1] != len(lines)):
-            ends.append(len(lines))
-    if lines and (not ends or ends[-1] != len(lines)):
-        ends.append(len(lines))
-    return lines, numbers, ends
+    if text[:1] == " " or text[-1:] == " " or " \n" in text or "\n " in text:
+        text = "\n".join([line.strip(" ") for line in text.split("\n")])
+    return text
+
+
+def _cuts(lines: list[str]) -> list[int]:
+    """Offsets of the sequences among the non-empty lines."""
+    empty = [k for k, line in enumerate(lines) if not line]
+    # the k-th empty line comes after as many tokens as lines before it, less k empty ones
+    cuts = dict.fromkeys([0, *(at - k for k, at in enumerate(empty)), len(lines) - len(empty)])
+    return list(cuts)
+
+
+def _line_number(raw: list[str], skip: list[bool] | None, token: int) -> int:
+    """The number in the file of the line of a token."""
+    at = [k for k, line in enumerate(raw) if line and not (skip and skip[k])]
+    return at[token] + 1

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import CapabilityError
+from seqfield.linalg.vectors import add_scaled, dot
 
 Floats = NDArray[np.float64]
 
@@ -68,8 +69,8 @@ class History:
 
     def push(self, s: Floats, y: Floats) -> None:
         """Add a pair; one without positive curvature is left out."""
-        curvature = float(s @ y)
-        if curvature > 1e-12 * float(y @ y):
+        curvature = dot(s, y)
+        if curvature > 1e-12 * dot(y, y):
             self._pairs.append((s, y, curvature))
             del self._pairs[: -self.size]
 
@@ -85,13 +86,13 @@ class History:
         q = -gradient
         alphas = []
         for s, y, curvature in reversed(self._pairs):
-            alpha = float(s @ q) / curvature
+            alpha = dot(s, q) / curvature
             alphas.append(alpha)
-            q -= alpha * y
+            add_scaled(q, -alpha, y)
         if self._pairs:
             _, y, curvature = self._pairs[-1]
-            q *= curvature / float(y @ y)
+            q *= curvature / dot(y, y)
         for (s, y, curvature), alpha in zip(self._pairs, reversed(alphas), strict=True):
-            beta = float(y @ q) / curvature
-            q += (alpha - beta) * s
+            beta = dot(y, q) / curvature
+            add_scaled(q, alpha - beta, s)
         return q

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from seqfield.linalg.vectors import dot
 from seqfield.optimisers._base import Callback, Floats, History, Result, Stall, Step, require
 
 
@@ -36,10 +37,10 @@ class LBFGS:
             if objective.gap(theta, gradient) <= self.tol * abs(value):
                 return Result(theta, value, gradient, iteration - 1, True)
             direction = history.direction(gradient)
-            slope = float(direction @ gradient)
+            slope = dot(direction, gradient)
             if slope >= 0.0:
                 history.clear()
-                direction, slope = -gradient, -float(gradient @ gradient)
+                direction, slope = -gradient, -dot(gradient, gradient)
             if slope == 0.0:
                 return Result(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
@@ -83,7 +84,7 @@ def wolfe_step(
         else:
             if new_value < value:
                 best = new, new_value, gradient
-            if float(gradient @ direction) >= curvature * slope:
+            if dot(gradient, direction) >= curvature * slope:
                 return new, new_value, gradient
             low = step
         step = 2.0 * low if high == np.inf else 0.5 * (low + high)

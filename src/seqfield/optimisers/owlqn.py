@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from seqfield.linalg.vectors import dot
 from seqfield.optimisers._base import Callback, Floats, History, Result, Stall, Step, require
 
 
@@ -46,13 +47,13 @@ class OWLQN:
                 history.clear()
                 direction = -pseudo
             orthant = np.where(theta != 0.0, np.sign(theta), -np.sign(pseudo))
-            step = 1.0 if len(history) else 1.0 / float(np.linalg.norm(direction))
+            step = 1.0 if len(history) else 1.0 / float(np.sqrt(dot(direction, direction)))
             for _ in range(self.max_tries):
                 new = theta + step * direction
                 new[new * orthant < 0.0] = 0.0
                 smooth, new_gradient = objective.value_and_grad(new)
                 new_value = total(smooth, new)
-                if new_value <= value + 1e-4 * float(pseudo @ (new - theta)):
+                if new_value <= value + 1e-4 * dot(pseudo, new - theta):
                     break
                 step *= 0.5
             else:  # the value cannot be lowered in floating point
