@@ -68,15 +68,20 @@ class LabelSet:
     @classmethod
     def learn(cls, y: Iterable[Any], missing_label: Any = None) -> LabelSet:
         """The labels that occur, sorted if they can be, else in order of first appearance."""
+        rows = [_listed(row) for row in y if row is not None]
+        try:
+            distinct = dict.fromkeys(chain.from_iterable(rows))
+        except TypeError:  # sets of candidates, or labels that cannot be used
+            distinct = {}
+            for i, row in enumerate(rows):
+                for t, label in enumerate(row):
+                    for one in label if isinstance(label, set) else (label,):
+                        distinct.setdefault(_hashable(one, i, t))
         seen: dict[Hashable, None] = {}
-        for i, row in enumerate(y):
-            if row is None:
-                continue
-            for t, label in enumerate(_listed(row)):
-                options = label if isinstance(label, set | frozenset) else (label,)
-                for one in options:
-                    if not is_missing(one, missing_label):
-                        seen.setdefault(_hashable(one, i, t), None)
+        for label in distinct:
+            for one in label if isinstance(label, frozenset) else (label,):
+                if not is_missing(one, missing_label):
+                    seen.setdefault(_hashable(one))
         names: list[Any] = list(seen)
         # labels of kinds that cannot be compared keep the order of first appearance
         with suppress(TypeError):
@@ -123,8 +128,9 @@ class LabelSet:
                 if code is None:
                     raise LabelError(
                         f"label {one!r} at {_at(t, offsets)} is not one of the model's "
-                        f"{len(self)} labels; labels that the training data may lack can be "
-                        "declared with classes="
+                        f"{len(self)} labels. Declare labels that training data may lack with "
+                        "classes=, or compare predictions with seqfield.metrics, where such a "
+                        "label counts as missed"
                     )
                 allowed[t, code] = True
             if len(options) == 1:
@@ -187,18 +193,18 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, list | tuple | np.ndarray)
 
 
-def _hashable(label: Any, i: int, t: int) -> Hashable:
+def _hashable(label: Any, i: int | None = None, t: int | None = None) -> Hashable:
+    place = "" if i is None else f" at sequence {i}, position {t}"
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, float) and np.isnan(label):
         raise LabelError(
-            f"label is NaN at sequence {i}, position {t}: a missing label is None, "
-            "or what missing_label= says"
+            f"label is NaN{place}: a missing label is None, or what missing_label= says"
         )
     try:
         hash(label)
     except TypeError:
-        raise LabelError(f"label {label!r} at sequence {i}, position {t} is not hashable") from None
+        raise LabelError(f"label {label!r}{place} is not hashable") from None
     return label  # type: ignore[no-any-return]
 
 

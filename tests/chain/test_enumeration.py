@@ -23,7 +23,7 @@ from seqfield.chain.reference import Enumeration, enumerate_labellings
 from seqfield.errors import NoPathError
 
 GRID = 2.0**-16
-CASES = 150  # feasible sequences in each random batch
+CASES = 125  # feasible sequences in each random batch
 LONGEST = {1: 6, 2: 6, 3: 5, 4: 4}
 SCALES = (0.1, 1.0, 10.0, 100.0, 1e4, "mixed")
 RANDOM = list(product((1, 2, 3, 4), ("stationary", "positional"), SCALES, (0, 1)))
@@ -121,7 +121,7 @@ def finish(scores, allowed, rng, n_cases=None):
 
 def random_batch(n_labels, kind, scale, variant):
     rng = np.random.default_rng([n_labels, len(kind), SCALES.index(scale), variant])
-    n = 2 * CASES
+    n = 3 * CASES
     lengths = rng.integers(1, LONGEST[n_labels] + 1, n)
     offsets = np.r_[0, np.cumsum(lengths)]
     shape = (offsets[-1], n_labels)

@@ -16,45 +16,93 @@ from seqfield._compile import loop
 
 
 @loop
-def split(indptr: Any, indices: Any, values: Any, row_of: Any, starts: Any, columns: Any) -> Any:
-    """Rows and entries of a CSR matrix.
+def weights_of(features: Any, starts: Any, columns: Any, width: Any) -> Any:
+    """All weights of the features, in order, and their places in a block of rows of ``width``."""
+    n = 0
+    for f in features:
+        n += starts[f + 1] - starts[f]
+    weights, cells = np.empty(n, np.int32), np.empty(n, np.int32)
+    k = 0
+    for r in range(features.shape[0]):
+        for w in range(starts[features[r]], starts[features[r] + 1]):
+            weights[k] = w
+            cells[k] = r * width + columns[w]
+            k += 1
+    return weights, cells
 
-    ``row_of[f]`` is the row of feature f or -1; feature f has the weights
-    ``starts[f]:starts[f + 1]``, in the columns ``columns[...]``. Returns CSR-like parts
-    (indptr, row, value) and (indptr, weight, column, value).
+
+@loop
+def split(
+    indptr: Any,
+    features: Any,
+    values: Any,
+    place: Any,
+    first: Any,
+    sizes: Any,
+    begin: Any,
+    columns: Any,
+) -> Any:
+    """Rows and entries of a CSR matrix whose features have local numbers.
+
+    ``place[f]`` is the row of feature f or -1; then its entries are the ``sizes[f]`` from
+    ``first[f]`` on, with the columns from ``begin[f]`` on. Returns CSR-like parts
+    (indptr, row, value) and (indptr, entry, column, value).
     """
     n = indptr.shape[0] - 1
     row_ptr, entry_ptr = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for t in range(n):
         n_rows, n_entries = 0, 0
         for k in range(indptr[t], indptr[t + 1]):
-            f = indices[k]
-            if row_of[f] >= 0:
+            f = features[k]
+            if place[f] >= 0:
                 n_rows += 1
             else:
-                n_entries += starts[f + 1] - starts[f]
+                n_entries += sizes[f]
         row_ptr[t + 1] = row_ptr[t] + n_rows
         entry_ptr[t + 1] = entry_ptr[t] + n_entries
     row = np.empty(row_ptr[n], np.int32)
     row_value = np.empty(row_ptr[n], values.dtype)
-    weight = np.empty(entry_ptr[n], np.int32)
+    entry = np.empty(entry_ptr[n], np.int32)
     column = np.empty(entry_ptr[n], np.int32)
     entry_value = np.empty(entry_ptr[n], values.dtype)
     r, e = 0, 0
     for t in range(n):
         for k in range(indptr[t], indptr[t + 1]):
-            f = indices[k]
-            if row_of[f] >= 0:
-                row[r] = row_of[f]
+            f = features[k]
+            if place[f] >= 0:
+                row[r] = place[f]
                 row_value[r] = values[k]
                 r += 1
             else:
-                for w in range(starts[f], starts[f + 1]):
-                    weight[e] = w
-                    column[e] = columns[w]
+                for m in range(sizes[f]):
+                    entry[e] = first[f] + m
+                    column[e] = columns[begin[f] + m]
                     entry_value[e] = values[k]
                     e += 1
-    return row_ptr, row, row_value, entry_ptr, weight, column, entry_value
+    return row_ptr, row, row_value, entry_ptr, entry, column, entry_value
+
+
+@loop
+def gather(values: Any, index: Any) -> Any:
+    """values[index]"""
+    out = np.empty(index.shape[0])
+    for k in range(index.shape[0]):
+        out[k] = values[index[k]]
+    return out
+
+
+@loop
+def put(out: Any, index: Any, values: Any) -> None:
+    """out[index] = values, as many as there are indices"""
+    for k in range(index.shape[0]):
+        out[index[k]] = values[k]
+
+
+@loop
+def scatter_add(out: Any, index: Any, values: Any) -> None:
+    """out[index] += values"""
+    for k in range(index.shape[0]):
+        out[index[k]] += values[k]
 
 
 @loop
@@ -77,12 +125,12 @@ def set_rows(indptr: Any, row: Any, values: Any, binary: Any, weights: Any, out:
 
 @loop
 def add_entries(
-    indptr: Any, weight: Any, column: Any, values: Any, binary: Any, theta: Any, out: Any
+    indptr: Any, entry: Any, column: Any, values: Any, binary: Any, theta: Any, out: Any
 ) -> None:
-    """out[t, column[k]] += values[k] theta[weight[k]]"""
+    """out[t, column[k]] += values[k] theta[entry[k]]"""
     for t in range(indptr.shape[0] - 1):
         for k in range(indptr[t], indptr[t + 1]):
-            v = theta[weight[k]]
+            v = theta[entry[k]]
             if not binary:
                 v *= values[k]
             out[t, column[k]] += v
@@ -106,12 +154,12 @@ def pull_rows(indptr: Any, row: Any, values: Any, binary: Any, d: Any, out: Any)
 
 @loop
 def pull_entries(
-    indptr: Any, weight: Any, column: Any, values: Any, binary: Any, d: Any, out: Any
+    indptr: Any, entry: Any, column: Any, values: Any, binary: Any, d: Any, out: Any
 ) -> None:
-    """out[weight[k]] += values[k] d[t, column[k]]: the transpose of `add_entries`."""
+    """out[entry[k]] += values[k] d[t, column[k]]: the transpose of `add_entries`."""
     for t in range(indptr.shape[0] - 1):
         for k in range(indptr[t], indptr[t + 1]):
             v = d[t, column[k]]
             if not binary:
                 v *= values[k]
-            out[weight[k]] += v
+            out[entry[k]] += v

@@ -1,9 +1,8 @@
 """Linear maps from feature rows to score columns, X (N, D) -> X W (N, C).
 
-A map has four steps, so that what depends on the data alone or on the weights alone is done
-once: ``design(x)`` lays out data, ``unpack(theta)`` lays out weights, ``apply(weights, design)``
-gives X W and ``pull(design, d)`` the part of the weight gradient X' d that this data brings;
-``collect(parts)`` adds such parts, always in the same order.
+``design(x)`` lays data out once. A design knows which weights its data touch; ``apply`` gives X W,
+and ``pull`` the gradient X' d of just those weights, as a vector that goes with
+``design.touched``. What a small batch costs therefore depends on the batch, not on the model.
 """
 
 from __future__ import annotations
@@ -18,6 +17,14 @@ from seqfield.architectures import _loops
 from seqfield.errors import InputError
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int32]
+
+
+class DenseDesign(NamedTuple):
+    """A dense X; it touches every weight."""
+
+    x: Floats
+    touched: Integers
 
 
 class DenseMap:
@@ -27,25 +34,20 @@ class DenseMap:
         self.shape = (n_features, n_columns)
         self.n_weights = n_features * n_columns
 
-    def design(self, x: Any, *, gradient: bool = True) -> Floats:
+    def design(self, x: Any) -> DenseDesign:
         """Data as they are."""
-        return np.asarray(x.toarray() if sp.issparse(x) else x, dtype=np.float64)
+        dense = np.asarray(x.toarray() if sp.issparse(x) else x, dtype=np.float64)
+        if dense.shape[1] != self.shape[0]:
+            raise InputError(f"X has {dense.shape[1]} features, the model {self.shape[0]}")
+        return DenseDesign(dense, np.arange(self.n_weights, dtype=np.int32))
 
-    def unpack(self, theta: Floats) -> Floats:
-        """Weights as a (D, C) matrix."""
-        return theta.reshape(self.shape)
-
-    def apply(self, weights: Floats, x: Floats) -> Floats:
+    def apply(self, theta: Floats, design: DenseDesign) -> Floats:
         """X W."""
-        return x @ weights
+        return design.x @ theta.reshape(self.shape)
 
-    def pull(self, x: Floats, d: Floats) -> Floats:
+    def pull(self, design: DenseDesign, d: Floats) -> Floats:
         """X' d."""
-        return x.T @ d
-
-    def collect(self, parts: list[Floats]) -> Floats:
-        """The summed gradient as a vector."""
-        return np.asarray(sum(parts[1:], parts[0])).ravel()
+        return np.asarray(design.x.T @ d).ravel()
 
     def names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Feature and column of each weight."""
@@ -53,31 +55,24 @@ class DenseMap:
         return feature.ravel(), column.ravel()
 
 
-class Rows(NamedTuple):
-    """Occurrences of features with a dense row of weights."""
-
-    indptr: NDArray[np.int64]
-    row: NDArray[np.int32]
-    values: NDArray[Any]
-
-
-class Entries(NamedTuple):
-    """Occurrences of single weights; ``weights`` maps local weight numbers to global ones."""
-
-    indptr: NDArray[np.int64]
-    weight: NDArray[np.int32]
-    column: NDArray[np.int32]
-    values: NDArray[Any]
-    weights: NDArray[np.int64] | None
-
-
 class SparseDesign(NamedTuple):
-    """A sparse X laid out for the compiled loops."""
+    """A sparse X laid out for the compiled loops, in local numbers.
 
-    n_tokens: int
+    The local weights are ``touched``: first those of the dense rows, whose places in the block of
+    rows are ``cells``, then those of the entries.
+    """
+
     binary: bool
-    rows: Rows
-    entries: Entries
+    row_ptr: NDArray[np.int64]
+    row: Integers
+    row_value: NDArray[Any]
+    entry_ptr: NDArray[np.int64]
+    entry: Integers
+    column: Integers
+    entry_value: NDArray[Any]
+    n_rows: int
+    cells: Integers
+    touched: Integers
 
 
 class SparseMap:
@@ -95,18 +90,10 @@ class SparseMap:
         self.columns = np.ascontiguousarray(columns, dtype=np.int32)
         self.shape = (len(self.starts) - 1, n_columns)
         self.n_weights = len(self.columns)
-        counts = np.diff(self.starts)
+        if self.n_weights >= 2**31:
+            raise InputError(f"{self.n_weights} weights: at most 2^31 are possible")
         # Measured: beyond a quarter of the columns one dense row beats single entries.
-        many = counts >= min(n_columns, max(2, -(-n_columns // 4)))
-        self._row_of = np.where(many, np.cumsum(many) - 1, -1).astype(np.int32)
-        self._n_rows = int(many.sum())
-        feature = np.repeat(np.arange(len(counts)), counts)
-        in_row = many[feature]
-        self._row_weights = np.flatnonzero(in_row)
-        self._row_cells = (
-            self._row_of[feature[in_row]].astype(np.int64) * n_columns + self.columns[in_row]
-        )
-        self._full = self._n_rows * n_columns == self.n_weights
+        self._many = np.diff(self.starts) >= min(n_columns, max(2, -(-n_columns // 4)))
 
     @classmethod
     def full(cls, n_features: int, n_columns: int) -> SparseMap:
@@ -122,67 +109,72 @@ class SparseMap:
         seen.sort_indices()
         return cls(seen.indptr, seen.indices, hits.shape[1])
 
-    def design(self, x: Any, *, gradient: bool = True) -> SparseDesign:
-        """X laid out; without ``gradient`` a shorter preparation that serves `apply` alone."""
+    def design(self, x: Any) -> SparseDesign:
+        """X laid out."""
         x = x if sp.issparse(x) else sp.csr_array(x)
         if x.shape[1] != self.shape[0]:
             raise InputError(f"X has {x.shape[1]} features, the model {self.shape[0]}")
-        parts = _loops.split(x.indptr, x.indices, x.data, self._row_of, self.starts, self.columns)
-        row_ptr, row, row_value, entry_ptr, weight, column, entry_value = parts
-        weights = None
-        if gradient:
-            # local numbers: a small vector of the weights that occur here
-            weights, weight = np.unique(weight, return_inverse=True)
-            weights, weight = weights.astype(np.int64), weight.astype(np.int32)
+        features, local = _distinct(x.indices, self.shape[0])
+        many = self._many[features]
+        row_weights, cells = _loops.weights_of(
+            features[many], self.starts, self.columns, self.shape[1]
+        )
+        entry_weights, _ = _loops.weights_of(features[~many], self.starts, self.columns, 0)
+        # where a feature's row, or the first of its entries, stands among the local ones
+        begin = self.starts[features]
+        sizes = np.where(many, 0, self.starts[features + 1] - begin)
+        place = np.where(many, np.cumsum(many) - 1, -1)
+        row_ptr, row, row_value, entry_ptr, entry, column, entry_value = _loops.split(
+            x.indptr, local, x.data, place, np.cumsum(sizes) - sizes, sizes, begin, self.columns
+        )
         return SparseDesign(
-            x.shape[0],
-            bool((x.data == 1).all()),
-            Rows(row_ptr, row, row_value),
-            Entries(entry_ptr, weight, column, entry_value, weights),
+            binary=bool((x.data == 1).all()),
+            row_ptr=row_ptr,
+            row=row,
+            row_value=row_value,
+            entry_ptr=entry_ptr,
+            entry=entry,
+            column=column,
+            entry_value=entry_value,
+            n_rows=int(many.sum()),
+            cells=cells,
+            touched=np.concatenate([row_weights, entry_weights]),
         )
 
-    def unpack(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Weights as (dense rows, the vector itself)."""
-        if self._full:
-            return theta.reshape(self._n_rows, self.shape[1]), theta
-        rows = np.zeros((self._n_rows, self.shape[1]))
-        rows.ravel()[self._row_cells] = theta[self._row_weights]
-        return rows, theta
-
-    def apply(self, weights: tuple[Floats, Floats], design: SparseDesign) -> Floats:
+    def apply(self, theta: Floats, design: SparseDesign) -> Floats:
         """X W."""
-        rows, theta = weights
-        out = np.empty((design.n_tokens, self.shape[1]))
-        e = design.entries
-        _loops.set_rows(*design.rows, design.binary, rows, out)
-        local = theta if e.weights is None else theta[e.weights]
-        _loops.add_entries(e.indptr, e.weight, e.column, e.values, design.binary, local, out)
+        g = design
+        local = _loops.gather(theta, g.touched)
+        rows = np.zeros((g.n_rows, self.shape[1]))
+        _loops.put(rows.ravel(), g.cells, local)
+        out = np.empty((len(g.row_ptr) - 1, self.shape[1]))
+        _loops.set_rows(g.row_ptr, g.row, g.row_value, g.binary, rows, out)
+        _loops.add_entries(
+            g.entry_ptr, g.entry, g.column, g.entry_value, g.binary, local[len(g.cells) :], out
+        )
         return out
 
-    def pull(self, design: SparseDesign, d: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
-        """This data's part of X' d: dense rows, and the other weights with their numbers."""
-        e = design.entries
-        if e.weights is None:
-            raise InputError("this design was made without gradient=True")
-        rows, local = np.zeros((self._n_rows, self.shape[1])), np.zeros(len(e.weights))
-        _loops.pull_rows(*design.rows, design.binary, d, rows)
-        _loops.pull_entries(e.indptr, e.weight, e.column, e.values, design.binary, d, local)
-        return rows, local, e.weights
-
-    def collect(self, parts: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Floats:
-        """The summed gradient as a vector."""
-        total = parts[0][0]
-        for rows, _, _ in parts[1:]:
-            total += rows
-        if self._full:
-            return total.ravel()
-        gradient = np.zeros(self.n_weights)
-        gradient[self._row_weights] = total.ravel()[self._row_cells]
-        for _, local, weights in parts:
-            gradient[weights] += local
-        return gradient
+    def pull(self, design: SparseDesign, d: Floats) -> Floats:
+        """X' d for the weights that the design touches."""
+        g = design
+        rows, local = np.zeros((g.n_rows, self.shape[1])), np.zeros(len(g.touched))
+        _loops.pull_rows(g.row_ptr, g.row, g.row_value, g.binary, d, rows)
+        _loops.pull_entries(
+            g.entry_ptr, g.entry, g.column, g.entry_value, g.binary, d, local[len(g.cells) :]
+        )
+        local[: len(g.cells)] = _loops.gather(rows.ravel(), g.cells)
+        return local
 
     def names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Feature and column of each weight."""
         feature = np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
         return feature, self.columns.astype(np.int64)
+
+
+def _distinct(indices: Integers, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct indices in rising order, and the place of each index among them."""
+    if 4 * len(indices) < n:
+        return np.unique(indices, return_inverse=True)
+    here = np.zeros(n, dtype=bool)
+    here[indices] = True
+    return np.flatnonzero(here), (np.cumsum(here) - 1)[indices]

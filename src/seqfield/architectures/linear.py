@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from seqfield.architectures._loops import scatter_add
 from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.chain import ChainScores
 from seqfield.labels import Targets
@@ -21,20 +22,13 @@ Floats = NDArray[np.float64]
 Map = DenseMap | SparseMap
 
 
-class Weights(NamedTuple):
-    """theta laid out for scoring."""
-
-    node: Any
-    transitions: Floats
-    edge: Any
-
-
 class Design(NamedTuple):
-    """Data laid out for scoring and for the pullback."""
+    """Data laid out for scoring and for the pullback; they touch the weights ``touched``."""
 
     node: Any
     edge: Any
     offsets: NDArray[np.int64]
+    touched: NDArray[np.int32]
 
 
 class Linear:
@@ -92,50 +86,46 @@ class Linear:
             edge = _build_map(data.edge, both, n_labels**2, observed)
         return cls(n_labels, node, pairs, edge)
 
-    def design(self, data: Sequences, *, gradient: bool = True) -> Design:
-        """Data laid out for `scores` (and for `pullback` if ``gradient``)."""
+    def design(self, data: Sequences) -> Design:
+        """Data laid out for `scores` and `pullback`."""
+        node = self.node.design(data.x)
+        pairs = np.arange(self._cuts[0], self._cuts[1], dtype=np.int32)
+        touched = [node.touched, pairs]
         edge = None
         if self.edge is not None:
-            edge = self.edge.design(data.edge, gradient=gradient)
-        return Design(self.node.design(data.x, gradient=gradient), edge, data.offsets)
+            edge = self.edge.design(data.edge)
+            touched.append(edge.touched + np.int32(self._cuts[1]))
+        return Design(node, edge, data.offsets, np.concatenate(touched))
 
-    def unpack(self, theta: Floats) -> Weights:
-        """theta laid out for `scores`."""
-        node, pair, edge = np.split(theta, self._cuts[:-1])
-        transitions = np.zeros(self.n_labels**2)
-        transitions[self.pairs] = pair
-        return Weights(
-            self.node.unpack(node),
-            transitions.reshape(self.n_labels, self.n_labels),
-            None if self.edge is None else self.edge.unpack(edge),
-        )
+    def transitions(self, theta: Floats) -> Floats:
+        """The stationary transition scores (S, S)."""
+        out = np.zeros(self.n_labels**2)
+        out[self.pairs] = theta[self._cuts[0] : self._cuts[1]]
+        return out.reshape(self.n_labels, self.n_labels)
 
-    def scores(self, weights: Weights, design: Design) -> ChainScores:
+    def scores(self, theta: Floats, design: Design) -> ChainScores:
         """Chain scores of laid-out data."""
-        node = self.node.apply(weights.node, design.node)
-        edge = weights.transitions
+        node = self.node.apply(theta[: self._cuts[0]], design.node)
+        edge = self.transitions(theta)
         if self.edge is not None:
-            own = self.edge.apply(weights.edge, design.edge)
+            own = self.edge.apply(theta[self._cuts[1] :], design.edge)
             edge = edge + own.reshape(-1, self.n_labels, self.n_labels)
         return ChainScores(node, edge, design.offsets, check=False)
 
-    def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> tuple[Any, Floats, Any]:
-        """This data's part of the gradient, for `collect`."""
+    def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> Floats:
+        """The gradient by the weights ``design.touched``, in their order."""
         total = d_edge if d_edge.ndim == 2 else d_edge.sum(axis=0)
-        edge = None
+        parts = [self.node.pull(design.node, d_node), total.ravel()[self.pairs]]
         if self.edge is not None:
-            edge = self.edge.pull(design.edge, d_edge.reshape(-1, self.n_labels**2))
-        return self.node.pull(design.node, d_node), total.ravel()[self.pairs], edge
+            parts.append(self.edge.pull(design.edge, d_edge.reshape(-1, self.n_labels**2)))
+        return np.concatenate(parts)
 
-    def collect(self, parts: list[tuple[Any, Floats, Any]]) -> Floats:
-        """The gradient (n_parameters,) summed over parts in the given order."""
-        pieces = [
-            self.node.collect([part[0] for part in parts]),
-            sum((part[1] for part in parts), np.zeros(len(self.pairs))),
-        ]
-        if self.edge is not None:
-            pieces.append(self.edge.collect([part[2] for part in parts]))
-        return np.concatenate(pieces)
+    def collect(self, parts: list[tuple[Design, Floats]]) -> Floats:
+        """The gradient (n_parameters,) summed over pullbacks in the given order."""
+        gradient = np.zeros(self.n_parameters)
+        for design, part in parts:
+            scatter_add(gradient, design.touched, part)
+        return gradient
 
 
 def _build_map(x: Any, hits: sp.csr_array | None, n_columns: int, observed: bool) -> Map:

@@ -86,7 +86,7 @@ app.command("inspect")(inspect)
 app.command("demo")(demo)
 
 
-def main() -> None:
+def run() -> None:
     """Run the program on the arguments of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

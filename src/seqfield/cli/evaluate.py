@@ -35,12 +35,16 @@ def evaluate(
     The calibration error is that of the probability of the predicted label, in 15 bins.
     """
     from seqfield.cli.scores import as_json, scores, show_scores
+    from seqfield.data.schemes import get_scheme
     from seqfield.estimators import load
 
+    if scheme.lower() not in ("auto", "none"):
+        get_scheme(scheme)
     estimator = load(model)
     X, y = files.read_labelled(source, encoding, label, columns)
     files.check_columns(estimator, X, source, spare=False)
-    report = scores(estimator, X, y, scheme)
+    with files.about(source):
+        report = scores(estimator, X, y, scheme)
     if json:
         typer.echo(as_json(report))
     else:

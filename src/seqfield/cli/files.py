@@ -6,13 +6,14 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from seqfield.errors import CapabilityError, FormatError, InputError
+from seqfield.errors import CapabilityError, FormatError, InputError, LabelError
 
 Row = tuple[str, ...]
 Rows = list[list[Row]]
@@ -84,7 +85,7 @@ def choose(rows: Rows, columns: str | None, label: int | None, source: str) -> R
     places = []
     for column in map(int, columns.split(",")):
         if column >= width:
-            raise _misfit(source, f"no column {column}: lines have {width} columns, from 0 on")
+            raise _misfit(source, f"no column {column}: lines have {_columns(width)}, from 0 on")
         if column == gap:
             raise _misfit(source, f"column {column} is the label: it cannot be a feature")
         places.append(column - (column > gap))
@@ -108,11 +109,11 @@ def check_columns(model: Any, rows: Rows, source: str, *, spare: bool) -> None:
     width = len(rows[0][0])
     if not isinstance(encoder, Words) or not encoder.columns:
         if width < need:
-            raise _misfit(source, f"{width} columns, but the model uses {need}")
+            raise _misfit(source, f"{_columns(width)}, but the model uses {need}")
     elif width != need and not (spare and width == need + 1):
         more = f" (or {need + 1}, the last one being the gold label)" if spare else ""
         raise _misfit(
-            source, f"{width} feature columns, but the model was trained with {need}{more}"
+            source, f"{_columns(width, 'feature ')}, but the model was trained with {need}{more}"
         )
 
 
@@ -120,7 +121,7 @@ def check_same(rows: Rows, source: str, others: Rows, other: str) -> None:
     """Refuse rows that do not have as many columns as others."""
     width, expected = len(rows[0][0]), len(others[0][0])
     if width != expected:
-        raise _misfit(source, f"{width} feature columns, but {other} has {expected}")
+        raise _misfit(source, f"{_columns(width, 'feature ')}, but {other} has {expected}")
 
 
 def check_output(path: str) -> None:
@@ -153,6 +154,23 @@ def _encode(chunks: Iterable[str], stream: BinaryIO, encoding: str) -> None:
         writer.write(chunk)
 
 
+@contextmanager
+def about(source: str) -> Iterator[None]:
+    """Name the file in errors about its labels."""
+    try:
+        yield
+    except LabelError as error:
+        raise LabelError(f"{_name(source)}: {error}") from error
+
+
+def _name(source: str) -> str:
+    return "<stdin>" if source == STREAM else source
+
+
+def _columns(n: int, kind: str = "") -> str:
+    return f"{n} {kind}column{'' if n == 1 else 's'}"
+
+
 def _misfit(source: str, message: str) -> FormatError:
     # all lines of a file have the same number of columns, so the first one shows it
-    return FormatError(message, path="<stdin>" if source == STREAM else source, line=1)
+    return FormatError(message, path=_name(source), line=1)

@@ -35,6 +35,12 @@ class OnViolation(StrEnum):
     REPAIR = "repair"
 
 
+def _threads(number: int) -> int:
+    if number == 0:
+        raise typer.BadParameter("expected a number of threads, or -1 for all cores")
+    return number
+
+
 def train(
     source: Annotated[
         str,
@@ -99,9 +105,14 @@ def train(
         typer.Option(metavar="FILE", help="Labelled file to evaluate the model on at the end."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="Threads, -1 for all cores; the model does not depend on it.")
+        int,
+        typer.Option(
+            callback=_threads, help="Threads, -1 for all cores; the model does not depend on it."
+        ),
     ] = -1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of held-out choice and shuffling.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of held-out choice and shuffling.")
+    ] = 0,
     encoding: files.Encoding = "utf-8",
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress and no summary.")
@@ -128,7 +139,8 @@ def train(
     if test is not None:
         held = files.read_labelled(test, encoding, label, columns)
         files.check_same(held[0], test, X, source)
-        LabelSet.learn(y).encode(held[1])  # an unknown label is better found now than at the end
+        with files.about(test):  # an unknown label is better found now than at the end
+            LabelSet.learn(y).encode(held[1])
     model = CRF(
         Template(template, min_freq) if template is not None else Words(min_freq=min_freq),
         loss=loss.value,
@@ -146,7 +158,7 @@ def train(
         n_jobs=jobs,
         verbose=not quiet,
     )
-    with plain_warnings():
+    with plain_warnings(), files.about(source):
         model.fit(X, y)
     model.set_params(n_jobs=-1, verbose=False)  # of this run, not of the model
     model.save(output)

@@ -38,14 +38,13 @@ class LinearEstimator(SequenceEstimator):
     def _scores(self, data: Sequences) -> ChainScores:
         if self._architecture.edge is not None and data.edge is None:
             raise InputError("the model was trained with edge features, but X has none")
-        weights = self._architecture.unpack(self.theta_)
-        return self._architecture.scores(weights, self._architecture.design(data, gradient=False))
+        return self._architecture.scores(self.theta_, self._architecture.design(data))
 
     @property
     def transitions_(self) -> Floats:
         """Transition scores (S, S) from row label to column label, without constraints."""
         check_is_fitted(self, "theta_")
-        return self._architecture.unpack(self.theta_).transitions
+        return self._architecture.transitions(self.theta_)
 
     @property
     def n_features_used_(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from seqfield.chain import ChainScores
 from seqfield.chain._chunks import chunk_bounds
 from seqfield.data.schemes import Allowed
 from seqfield.labels import Targets
+from seqfield.linalg.vectors import dot
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
 
@@ -51,6 +53,13 @@ class Shard(NamedTuple):
     design: Any
     targets: Targets
     weights: Floats
+
+
+class Batch(NamedTuple):
+    """A small shard for stochastic steps, and the L2 weight of each weight it touches."""
+
+    shard: Shard
+    penalty: Floats
 
 
 class Objective:
@@ -100,49 +109,57 @@ class Objective:
 
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient of everything but the L1 penalty."""
-        value, gradient = self._sum(theta, self._shards)
+        parts = run(partial(self._pull, theta), self._shards, self.n_jobs)
+        value = float(sum(part[0] for part in parts))
+        gradient = self.architecture.collect(
+            [(shard.design, part[1]) for shard, part in zip(self._shards, parts, strict=True)]
+        )
         penalty, slope = self.prior.smooth(theta)
         gradient += slope
         return value + penalty, gradient
 
     def value(self, theta: Floats) -> float:
         """The value alone, without the L1 penalty."""
-        weights = self.architecture.unpack(theta)
 
         def work(shard: Shard) -> float:
-            scores = self._impose(self.architecture.scores(weights, shard.design))
-            return float(shard.weights @ self.loss.values(scores, shard.targets))
+            return float(
+                shard.weights @ self.loss.values(self._scores(theta, shard), shard.targets)
+            )
 
         return float(sum(run(work, self._shards, self.n_jobs))) + self.prior.smooth(theta)[0]
 
-    def batches(self, size: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
-        """Sequence numbers of shuffled minibatches."""
-        order = rng.permutation(len(self._data))
-        return np.array_split(order, max(1, round(len(order) / size)))
+    def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
+        """Shuffled sequences in batches of about ``size``, laid out once for all epochs.
 
-    def batch_value_and_grad(self, theta: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
-        """Value and gradient of a minibatch, the prior counted by the batch's share."""
-        value, gradient = self._sum(theta, [self._shard(batch)])
-        penalty, slope = self.prior.smooth(theta)
-        share = len(batch) / len(self._data)
-        gradient += share * slope
-        return value + share * penalty, gradient
+        Each weight's penalty is shared out over the batches that touch it, so that a batch's
+        gradient concerns touched weights alone and the batches still add up to the objective
+        (up to the penalty of weights that no data touch, which stay at zero).
+        """
+        order = rng.permutation(len(self._data))
+        chosen = np.array_split(order, max(1, round(len(order) / size)))
+        shards = run(self._shard, chosen, self.n_jobs)
+        times = np.zeros(self.architecture.n_parameters)
+        for shard in shards:
+            times[shard.design.touched] += 1.0
+        return [Batch(shard, self.prior.c2 / times[shard.design.touched]) for shard in shards]
+
+    def batch_value_and_grad(self, theta: Floats, batch: Batch) -> tuple[float, Any, Floats]:
+        """A batch's value, the weights it touches, and the gradient by them."""
+        value, gradient = self._pull(theta, batch.shard)
+        local = theta[batch.shard.design.touched]
+        gradient_of_penalty = batch.penalty * local
+        gradient += gradient_of_penalty
+        value += 0.5 * dot(gradient_of_penalty, local)
+        return value, batch.shard.design.touched, gradient
 
     def _shard(self, chosen: NDArray[np.int64]) -> Shard:
         design = self.architecture.design(self._data[chosen])
         return Shard(design, self._targets[chosen], self._weights[chosen])
 
-    def _sum(self, theta: Floats, shards: list[Shard]) -> tuple[float, Floats]:
-        weights = self.architecture.unpack(theta)
-
-        def work(shard: Shard) -> tuple[float, Any]:
-            scores = self._impose(self.architecture.scores(weights, shard.design))
-            value, d_node, d_edge = self.loss(scores, shard.targets, shard.weights)
-            return value, self.architecture.pullback(shard.design, d_node, d_edge)
-
-        parts = run(work, shards, self.n_jobs)
-        value = float(sum(part[0] for part in parts))
-        return value, self.architecture.collect([part[1] for part in parts])
-
-    def _impose(self, scores: ChainScores) -> ChainScores:
+    def _scores(self, theta: Floats, shard: Shard) -> ChainScores:
+        scores: ChainScores = self.architecture.scores(theta, shard.design)
         return scores if self.constraint is None else self.constraint.impose(scores)
+
+    def _pull(self, theta: Floats, shard: Shard) -> tuple[float, Floats]:
+        value, d_node, d_edge = self.loss(self._scores(theta, shard), shard.targets, shard.weights)
+        return value, self.architecture.pullback(shard.design, d_node, d_edge)

@@ -1,7 +1,8 @@
-"""Stochastic gradients with per-parameter steps (Adam, Kingma and Ba 2015), for large data.
+"""Stochastic gradients with per-weight steps (AdaGrad, Duchi et al. 2011), for large data.
 
-Needs ``batches`` and ``batch_value_and_grad``. The step falls linearly to zero over the planned
-epochs, so the last iterate needs no averaging.
+Needs ``batches`` and ``batch_value_and_grad``, which names the weights a batch touches: a step
+costs what the batch costs, however large the model is. The step falls linearly to zero over the
+planned epochs, so the last iterate needs no averaging.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from seqfield._compile import loop
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
 
 
 @dataclass(frozen=True)
 class SGD:
-    """Adam on minibatches of sequences, shuffled in each epoch by the seed.
+    """AdaGrad on minibatches of sequences, in an order shuffled anew in each epoch by the seed.
 
     ``max_iter`` counts epochs. All epochs are run unless the callback stops: a noisy value says
     little about convergence, so ``converged`` is true at the end of the plan.
     """
 
     max_iter: int = 20
-    batch_size: int = 32
-    step_size: float = 0.05
+    batch_size: int = 8
+    step_size: float = 0.5
     seed: int = 0
     needs = ("value_and_grad", "batches", "batch_value_and_grad")
 
@@ -32,24 +34,28 @@ class SGD:
         """Minimise from theta."""
         require("SGD", objective, self.needs)
         rng = np.random.default_rng(self.seed)
-        theta = theta.copy()
-        first, second = np.zeros_like(theta), np.zeros_like(theta)
-        b1, b2, done, epoch = 0.9, 0.999, 0, 0
+        batches = objective.batches(self.batch_size, rng)
+        theta, squares = theta.copy(), np.zeros_like(theta)
+        planned, done, epoch = self.max_iter * len(batches), 0, 0
         for epoch in range(1, self.max_iter + 1):
-            batches = objective.batches(self.batch_size, rng)
             value = 0.0
-            for batch in batches:
-                part, gradient = objective.batch_value_and_grad(theta, batch)
+            for k in rng.permutation(len(batches)):
+                part, touched, gradient = objective.batch_value_and_grad(theta, batches[k])
                 value += part
+                rate = self.step_size * (1.0 - done / planned)
+                adagrad_step(theta, squares, touched, gradient, rate)
                 done += 1
-                rate = self.step_size * (1.0 - (done - 1) / (self.max_iter * len(batches)))
-                # m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2, both in place
-                first += (1.0 - b1) * (gradient - first)
-                np.square(gradient, out=gradient)
-                second += (1.0 - b2) * (gradient - second)
-                scale = rate * np.sqrt(1.0 - b2**done) / (1.0 - b1**done)
-                theta -= scale * first / (np.sqrt(second) + 1e-8)
             if callback is not None and callback(Step(epoch, theta, value)):
                 break
         total, gradient = objective.value_and_grad(theta)
         return Result(theta, total, gradient, epoch, True)
+
+
+@loop
+def adagrad_step(theta: Any, squares: Any, touched: Any, gradient: Any, rate: Any) -> None:
+    """squares += g^2, theta -= rate g / sqrt(squares) on the touched weights."""
+    for k in range(touched.shape[0]):
+        w, g = touched[k], gradient[k]
+        if g != 0.0:
+            squares[w] += g * g
+            theta[w] -= rate * g / np.sqrt(squares[w])
