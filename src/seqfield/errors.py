@@ -11,7 +11,14 @@ class SeqfieldError(ValueError):
 
 
 class InputError(SeqfieldError):
-    """X has a form, size or value that cannot be used; the message names the place."""
+    """X has a form, size or value that cannot be used; the message names the place.
+
+    ``place`` is (sequence, position) where one token is to blame.
+    """
+
+    def __init__(self, message: str, *, place: tuple[int, int] | None = None) -> None:
+        self.place = place
+        super().__init__(message)
 
 
 class LabelError(InputError):

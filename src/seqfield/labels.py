@@ -130,7 +130,8 @@ class LabelSet:
                         f"label {one!r} at {_at(t, offsets)} is not one of the model's "
                         f"{len(self)} labels. Declare labels that training data may lack with "
                         "classes=, or compare predictions with seqfield.metrics, where such a "
-                        "label counts as missed"
+                        "label counts as missed",
+                        place=place_of(t, offsets),
                     )
                 allowed[t, code] = True
             if len(options) == 1:

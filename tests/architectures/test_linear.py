@@ -62,9 +62,8 @@ class Problem:
         shape = (n_labels, n_labels) if edge is None else (n, n_labels, n_labels)
         self.d_node, self.d_edge = rng.normal(size=(n, n_labels)), rng.normal(size=shape)
 
-    def scores(self, theta, *, gradient=True):
-        design = self.linear.design(self.data, gradient=gradient)
-        return self.linear.scores(self.linear.unpack(theta), design)
+    def scores(self, theta):
+        return self.linear.scores(theta, self.linear.design(self.data))
 
     def pullback(self, cuts=()):
         """J' d, from parts of whole sequences."""
@@ -78,7 +77,9 @@ class Problem:
             else:
                 d_edge = self.d_edge * (piece.n_tokens / self.data.n_tokens)
             design = self.linear.design(piece)
-            parts.append(self.linear.pullback(design, self.d_node[at], d_edge))
+            pulled = self.linear.pullback(design, self.d_node[at], d_edge)
+            assert pulled.shape == design.touched.shape
+            parts.append((design, pulled))
         return self.linear.collect(parts)
 
     def naive_weights(self, theta):
@@ -115,21 +116,19 @@ def test_scores_equal_plain_loops(key):
     problem = Problem(*key)
     node, pairs, edge = problem.naive_weights(problem.theta)
     x, s = array(problem.data.x), problem.s
-    for gradient in (True, False):
-        scores = problem.scores(problem.theta, gradient=gradient)
-        want = np.zeros((len(x), s))
-        for t, j in product(range(len(x)), range(s)):
-            want[t, j] = sum(x[t, f] * node[f, j] for f in range(x.shape[1]))
-        np.testing.assert_allclose(scores.node, want, rtol=1e-12, atol=1e-12)
-        assert scores.offsets.tolist() == problem.data.offsets.tolist()
-        if edge is None:
-            np.testing.assert_array_equal(scores.edge, pairs)
-            continue
-        e = array(problem.data.edge)
-        want = np.stack(
-            [pairs + sum(row[f] * edge[f] for f in range(4)).reshape(s, s) for row in e]
-        )
-        np.testing.assert_allclose(scores.edge, want, rtol=1e-12, atol=1e-12)
+    scores = problem.scores(problem.theta)
+    want = np.zeros((len(x), s))
+    for t, j in product(range(len(x)), range(s)):
+        want[t, j] = sum(x[t, f] * node[f, j] for f in range(x.shape[1]))
+    np.testing.assert_allclose(scores.node, want, rtol=1e-12, atol=1e-12)
+    assert scores.offsets.tolist() == problem.data.offsets.tolist()
+    np.testing.assert_array_equal(problem.linear.transitions(problem.theta), pairs)
+    if edge is None:
+        np.testing.assert_array_equal(scores.edge, pairs)
+        return
+    e = array(problem.data.edge)
+    want = np.stack([pairs + sum(row[f] * edge[f] for f in range(4)).reshape(s, s) for row in e])
+    np.testing.assert_allclose(scores.edge, want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("key", GRID, ids=IDS)
@@ -226,7 +225,7 @@ def test_gradient_of_unseen_weights_does_not_exist_but_their_score_is_zero():
     data = Sequences(x, [0, 3])
     linear = Linear.build(data, LabelSet([0, 1]).encode([[0, 1, 0]]), 2)
     assert linear.n_parameters == 3 + 2
-    scores = linear.scores(linear.unpack(np.ones(5)), linear.design(data))
+    scores = linear.scores(np.ones(5), linear.design(data))
     np.testing.assert_array_equal(scores.node, [[1, 0], [0, 1], [1, 0]])
     np.testing.assert_array_equal(scores.edge, [[0, 1], [1, 0]])
 
@@ -254,11 +253,30 @@ def test_any_pattern(n_columns, kind):
         dense = np.zeros(marks.shape)
         dense[marks] = theta
         d = rng.normal(size=(30, n_columns))
-        for gradient in (True, False):
-            got = part.apply(part.unpack(theta), part.design(x, gradient=gradient))
-            np.testing.assert_allclose(got, array(x) @ dense, rtol=1e-12, atol=1e-12)
-        pulled = part.collect([part.pull(part.design(x), d)])
+        design = part.design(x)
+        got = part.apply(theta, design)
+        np.testing.assert_allclose(got, array(x) @ dense, rtol=1e-12, atol=1e-12)
+        pulled = spread(part, design, d)
         np.testing.assert_allclose(pulled, (array(x).T @ d)[marks], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["binary", "real"])
+def test_a_design_touches_the_weights_of_its_features_and_no_others(kind):
+    rng = np.random.default_rng(6)
+    x = features(rng, 3, 8, kind)
+    present = array(x).any(axis=0)
+    assert not present.all()
+    for part, _ in patterns(8, 5):
+        touched = part.design(x).touched
+        assert sorted(touched.tolist()) == np.flatnonzero(present[part.names()[0]]).tolist()
+
+
+def spread(part, design, d):
+    """X' d as a vector of all weights."""
+    out = np.zeros(part.n_weights)
+    out[design.touched] = part.pull(design, d)
+    assert len(np.unique(design.touched)) == len(design.touched)
+    return out
 
 
 @pytest.mark.parametrize("make", [DenseMap, SparseMap.full])
@@ -268,10 +286,8 @@ def test_full_maps_are_matrix_products(make, form):
     x, w, d = rng.normal(size=(6, 4)), rng.normal(size=(4, 5)), rng.normal(size=(6, 5))
     part = make(4, 5)
     design = part.design(form(x))
-    np.testing.assert_allclose(part.apply(part.unpack(w.ravel()), design), x @ w, rtol=1e-12)
-    np.testing.assert_allclose(
-        part.collect([part.pull(design, d)]), (x.T @ d).ravel(), rtol=1e-11, atol=1e-13
-    )
+    np.testing.assert_allclose(part.apply(w.ravel(), design), x @ w, rtol=1e-12)
+    np.testing.assert_allclose(spread(part, design, d), (x.T @ d).ravel(), rtol=1e-11, atol=1e-13)
     feature, column = part.names()
     np.testing.assert_array_equal(w[feature, column], w.ravel())
 
@@ -284,7 +300,7 @@ def test_unsorted_and_repeated_entries_count_as_their_sum(dtype):
     part = SparseMap.full(3, 2)
     w = np.arange(6.0).reshape(3, 2)
     want = np.array([[2.0, 0.0, 5.0], [0, 0, 0], [0.0, -1.0, 0.0]]) @ w
-    np.testing.assert_array_equal(part.apply(part.unpack(w.ravel()), part.design(x)), want)
+    np.testing.assert_array_equal(part.apply(w.ravel(), part.design(x)), want)
 
 
 def test_theta_and_parts_are_not_changed_by_scoring():
@@ -296,10 +312,7 @@ def test_theta_and_parts_are_not_changed_by_scoring():
     np.testing.assert_array_equal(first, problem.pullback((2, 4)))
 
 
-def test_errors():
-    part = SparseMap.full(3, 2)
+@pytest.mark.parametrize("make", [DenseMap, SparseMap.full])
+def test_wrong_number_of_features(make):
     with pytest.raises(InputError, match="X has 4 features, the model 3"):
-        part.design(sp.csr_array(np.ones((2, 4))))
-    design = part.design(sp.csr_array(np.ones((2, 3))), gradient=False)
-    with pytest.raises(InputError, match="without gradient"):
-        SparseMap(np.array([0, 0, 1, 1]), np.array([1]), 2).pull(design, np.ones((2, 2)))
+        make(3, 2).design(np.ones((2, 4)))

@@ -361,17 +361,24 @@ def test_sgd_depends_on_its_seed_alone():
     assert not np.array_equal(a.theta, c.theta)
 
 
-def test_batches_cover_every_sequence_and_sum_to_the_whole():
-    goal = crf(n=29)
+@pytest.mark.parametrize("observed", [True, False])
+def test_batches_add_up_to_the_whole(observed):
+    """Values and gradients, the penalty included, over batches of any size."""
+    goal = crf(n=29, observed=observed)
     rng = np.random.default_rng(0)
     theta = rng.normal(size=len(goal.start()))
-    for size in (1, 4, 29, 1000):
+    want, slope = goal.value_and_grad(theta)
+    for size, n_batches in ((1, 29), (4, 7), (29, 1), (1000, 1)):
         batches = goal.batches(size, rng)
-        assert sorted(np.concatenate(batches).tolist()) == list(range(29))
-        parts = [goal.batch_value_and_grad(theta, batch) for batch in batches]
-        value, gradient = goal.value_and_grad(theta)
-        assert sum(part[0] for part in parts) == pytest.approx(value, rel=1e-12)
-        np.testing.assert_allclose(sum(part[1] for part in parts), gradient, rtol=1e-9, atol=1e-10)
+        assert len(batches) == n_batches
+        value, gradient = 0.0, np.zeros_like(theta)
+        for batch in batches:
+            part, touched, pulled = goal.batch_value_and_grad(theta, batch)
+            assert len(np.unique(touched)) == len(touched) == len(pulled)
+            value += part
+            gradient[touched] += pulled
+        assert value == pytest.approx(want, rel=1e-12)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-9, atol=1e-10)
 
 
 def test_sgd_does_not_change_its_start():

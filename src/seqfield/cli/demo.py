@@ -134,4 +134,4 @@ def _next_steps(screen: Console) -> None:
         r"printf '2\ncups\nflour\n' | seqfield tag ingredients.sf --confidence",
         "seqfield inspect ingredients.sf --top 5",
     ):
-        screen.print(f"  {command}", style="bold", soft_wrap=True)
+        screen.print(f"  {command}", style="bold", soft_wrap=True, highlight=False)

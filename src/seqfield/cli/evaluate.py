@@ -41,9 +41,9 @@ def evaluate(
     if scheme.lower() not in ("auto", "none"):
         get_scheme(scheme)
     estimator = load(model)
-    X, y = files.read_labelled(source, encoding, label, columns)
+    X, y = files.read_labelled(source, encoding, label, files.chosen(columns, estimator))
     files.check_columns(estimator, X, source, spare=False)
-    with files.about(source):
+    with files.about(source, encoding):
         report = scores(estimator, X, y, scheme)
     if json:
         typer.echo(as_json(report))

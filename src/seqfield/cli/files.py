@@ -71,6 +71,12 @@ def read_labelled(
     return choose(rows, columns, label, source), y
 
 
+def chosen(columns: str | None, model: Any) -> str | None:
+    """The columns that the user named, or those the model was trained with."""
+    noted = model.notes_.get("columns")
+    return columns if columns is not None or not isinstance(noted, str) else _numbers(noted)
+
+
 def choose(rows: Rows, columns: str | None, label: int | None, source: str) -> Rows:
     """The chosen columns of rows that the label's column was taken from.
 
@@ -155,12 +161,17 @@ def _encode(chunks: Iterable[str], stream: BinaryIO, encoding: str) -> None:
 
 
 @contextmanager
-def about(source: str) -> Iterator[None]:
-    """Name the file in errors about its labels."""
+def about(source: str, encoding: str) -> Iterator[None]:
+    """Name the file, and the line if it can be found again, in errors about its labels."""
+    from seqfield.data.conll import line_of
+
     try:
         yield
     except LabelError as error:
-        raise LabelError(f"{_name(source)}: {error}") from error
+        line = None
+        if error.place is not None and source != STREAM:
+            line = line_of(source, error.place, encoding=encoding)
+        raise FormatError(str(error), path=_name(source), line=line) from error
 
 
 def _name(source: str) -> str:

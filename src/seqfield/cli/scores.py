@@ -29,24 +29,28 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
     """Every score of the eval command, by name.
 
     ``scheme`` is that of the spans: a name, "auto" to count spans if the labels look like such,
-    or "none". Confidence is the probability of the predicted label.
+    or "none". Confidence is the probability of the predicted label. A label that the model does not
+    know counts as missed, and its token is left out of what is made of probabilities.
     """
     from seqfield import metrics
 
     data = model.features_.transform(X)
-    likelihoods = model.log_likelihood(data, y)  # first of all: it refuses unknown labels
+    known = set(model.classes_.tolist())
+    judged = [[label if label in known else None for label in row] for row in y]
+    likelihoods = model.log_likelihood(data, judged)
     predicted, proba = model.predict(data), model.predict_proba(data)
     spans = _spans(y, predicted, model.classes_.tolist(), scheme)
     return {
+        "unknown_labels": sorted({label for row in y for label in row} - known),
         "sequences": len(y),
         "tokens": sum(map(len, y)),
         "token_accuracy": metrics.token_accuracy(y, predicted),
         "sequence_accuracy": 1.0 - metrics.sequence_error(y, predicted),
         "transition_accuracy": metrics.transition_accuracy(y, predicted),
         "joint_nll_per_sequence": metrics.joint_nll(likelihoods) / len(y),
-        "nll_per_token": metrics.token_nll(y, proba, model.classes_, mean=True),
-        "ece": metrics.ece(y, proba, model.classes_, labels=predicted),
-        "brier": metrics.brier(y, proba, model.classes_),
+        "nll_per_token": metrics.token_nll(judged, proba, model.classes_, mean=True),
+        "ece": metrics.ece(judged, proba, model.classes_, labels=predicted),
+        "brier": metrics.brier(judged, proba, model.classes_),
         "spans": spans and _plain(spans) | {"by_type": _plain_all(spans.by_type)},
         "labels": _plain_all(metrics.per_label(y, predicted)),
     }
@@ -102,6 +106,9 @@ def show_scores(screen: Console, report: dict[str, Any], title: str) -> None:
         by_type = {"all": report["spans"]} | report["spans"]["by_type"]
         show(screen, "Spans", _by_name("type", by_type, "n_true"))
     show(screen, "Labels", _by_name("label", report["labels"], "support"))
+    if report["unknown_labels"]:
+        names = ", ".join(report["unknown_labels"])
+        screen.print(f"Labels the model does not know count as missed: {names}")
 
 
 def _by_name(kind: str, groups: dict[str, Any], count: str) -> Table:

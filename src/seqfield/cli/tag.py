@@ -60,6 +60,7 @@ def tag(
         files.check_output(output)
     estimator = load(model)
     rows, _ = files.read(source, encoding, label=None)
+    columns = files.chosen(columns, estimator)
     X = files.choose(rows, columns, None, source)
     files.check_columns(estimator, X, source, spare=columns is None)
     labelled = (

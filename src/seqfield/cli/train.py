@@ -128,7 +128,6 @@ def train(
     from seqfield.data.schemes import get_scheme
     from seqfield.estimators import CRF
     from seqfield.features import Template, Words
-    from seqfield.labels import LabelSet
 
     begin = time.perf_counter()
     files.check_output(output)
@@ -139,8 +138,6 @@ def train(
     if test is not None:
         held = files.read_labelled(test, encoding, label, columns)
         files.check_same(held[0], test, X, source)
-        with files.about(test):  # an unknown label is better found now than at the end
-            LabelSet.learn(y).encode(held[1])
     model = CRF(
         Template(template, min_freq) if template is not None else Words(min_freq=min_freq),
         loss=loss.value,
@@ -158,8 +155,9 @@ def train(
         n_jobs=jobs,
         verbose=not quiet,
     )
-    with plain_warnings(), files.about(source):
+    with plain_warnings(), files.about(source, encoding):
         model.fit(X, y)
+    model.notes_ = {"columns": columns}  # the same ones serve tag and eval
     model.set_params(n_jobs=-1, verbose=False)  # of this run, not of the model
     model.save(output)
     screen = console()

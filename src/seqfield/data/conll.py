@@ -109,6 +109,20 @@ def write_conll(
         stream.write("\n")
 
 
+def line_of(
+    source: str | os.PathLike[str],
+    place: tuple[int, int],
+    *,
+    encoding: str = "utf-8",
+    comment: str | None = None,
+) -> int:
+    """The line of a file that holds the token at ``place`` = (sequence, position)."""
+    raw = _normalised(_read_text(source, encoding)[1]).split("\n")
+    skip = None if comment is None else [line.startswith(comment) for line in raw]
+    kept = raw if skip is None else [line for line, out in zip(raw, skip, strict=True) if not out]
+    return _line_number(raw, skip, _cuts(kept)[place[0]] + place[1])
+
+
 def _read_text(source: str | os.PathLike[str] | IO[Any], encoding: str) -> tuple[str, str]:
     """The name (for messages) and the decoded text of a file."""
     if isinstance(source, str | os.PathLike):

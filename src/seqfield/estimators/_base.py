@@ -44,6 +44,8 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
     warm_start: bool
     n_jobs: int | None
     _labels: LabelSet
+    #: free JSON notes that are saved with the model, such as how its input was read
+    notes_: dict[str, Any]
     _constraint: Constraint | None
 
     # --- hooks ----------------------------------------------------------------------------------
@@ -84,6 +86,7 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
             self.features_, self._labels = encoder, labels
             self.classes_ = labels.array
             self.n_features_in_ = data.n_features
+            self.notes_ = {}
         self._constraint = None if allowed is None else Constraint.of(allowed)
         self._fit(data, targets, _checked_weights(sample_weight, len(data)))
         return self
@@ -125,9 +128,11 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
                 if isinstance(self.scheme, str)
                 else "correct the labels or the table"
             )
+            at = min(t, len(rows[i]) - 1)
             raise SchemeError(
-                f"sequence {i}, position {min(t, len(rows[i]) - 1)}: {after} after {before} "
-                f"is not allowed by the scheme; {fix}"
+                f"sequence {i}, position {at}: {after} after {before} is not allowed by the "
+                f"scheme; {fix}",
+                place=(i, at),
             )
         return out
 

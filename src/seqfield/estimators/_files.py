@@ -50,6 +50,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "params": {k: _param_to_json(v) for k, v in model.get_params(deep=False).items()},
         "labels": [label_to_json(name) for name in model._labels.names],
         "n_features": model.n_features_in_,
+        "notes": model.notes_,
         "features": {"class": type(encoder).__name__, **features},
         "model": own,
     }
@@ -73,6 +74,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model._labels = LabelSet(label_from_json(v) for v in header["labels"])
         model.classes_ = model._labels.array
         model.n_features_in_ = int(header["n_features"])
+        model.notes_ = dict(header["notes"])
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
