@@ -203,7 +203,7 @@ def test_failed_training_keeps_the_model(tmp_path, train_file):
     output = tmp_path / "m.sf"
     output.write_bytes(b"precious")
     text = refused("train", train_file, "-o", output, "--scheme", "BIOES", "-q")
-    assert text.startswith(f"{train_file}: sequence 0, position 1: 'B-UNIT' after 'B-QTY'")
+    assert text.startswith(f"{train_file}:2: sequence 0, position 1: 'B-UNIT' after 'B-QTY'")
     assert output.read_bytes() == b"precious"
     assert os.listdir(tmp_path) == ["m.sf"]
 
@@ -213,8 +213,6 @@ def test_train_checks_the_test_file_before_training(tmp_path, train_file):
     other.write_text("a b B-QTY\n")
     options = ("-o", tmp_path / "m.sf", "--test", other)
     assert refused("train", train_file, *options).startswith(f"{other}:1: 2 feature columns, but")
-    other.write_text("a B-NEW\n")
-    assert refused("train", train_file, *options).startswith(f"{other}: label 'B-NEW' at sequence")
     assert not (tmp_path / "m.sf").exists()
 
 
@@ -339,9 +337,32 @@ def test_eval_of_a_forbidden_labelling_is_valid_json(model_file):
     assert report["joint_nll_per_sequence"] is None
 
 
-def test_eval_names_unknown_labels(model_file):
-    text = refused("eval", model_file, "-", input="a O\nb B-NEW\n")
-    assert text.startswith("<stdin>: label 'B-NEW' at sequence 0, position 1")
+def test_eval_counts_unknown_labels_as_missed(model_file):
+    text = run("eval", model_file, "-", "--json", input="salt B-NAME\nsalt B-NEW\n").stdout
+    found = json.loads(text)
+    assert found["unknown_labels"] == ["B-NEW"]
+    assert found["token_accuracy"] == 0.5
+    model = sf.load(model_file)
+    p = model.predict_proba([["salt", "salt"]])[0][0, model.classes_.tolist().index("B-NAME")]
+    assert found["nll_per_token"] == pytest.approx(-np.log(p), rel=1e-9)
+    text = run("eval", model_file, "-", input="salt B-NAME\nsalt B-NEW\n").stdout
+    assert "does not know count as missed: B-NEW" in text
+
+
+def test_columns_are_remembered(tmp_path, train_file):
+    X, y = sf.read_conll(train_file)
+    rows = [
+        f"x{t % 3} {word} {label}" if rows else ""
+        for rows, labels in zip(X, y, strict=True)
+        for t, ((word,), label) in enumerate([*zip(rows, labels, strict=True)])
+    ]
+    swapped, output = tmp_path / "swapped.txt", tmp_path / "m.sf"
+    swapped.write_text("\n".join(rows) + "\n")
+    run("train", swapped, "-o", output, "--columns", "1", "-q", "--max-iter", "20")
+    found = json.loads(run("eval", output, swapped, "--json").stdout)
+    assert found["token_accuracy"] > 0.8
+    lines = run("tag", output, swapped).stdout.splitlines()
+    assert lines[0].split(" ")[:3] == rows[0].split(" ")
 
 
 # --- inspect --------------------------------------------------------------------------------------

@@ -179,4 +179,6 @@ def per_label(y_true: Labellings, y_pred: Labellings) -> dict[Hashable, LabelSco
         true, pred, labels=np.arange(len(order)), zero_division=0.0
     )
     rows = zip(*(column.tolist() for column in scores), strict=True)
-    return {label: LabelScores(*row) for label, row in zip(order, rows, strict=True)}
+    return {
+        label: LabelScores(p, r, f, int(n)) for label, (p, r, f, n) in zip(order, rows, strict=True)
+    }
