@@ -456,7 +456,7 @@ def test_errors_name_the_file(tmp_path):
         file.bytes(file.header | {"labels": ["a"]}),
         file.bytes(file.header | {"n_features": 3}),
         file.with_arrays(arrays | {"model/theta": theta[:-1]}),
-        file.with_arrays(arrays | {"model/pairs": pairs - 1}),
+        file.with_arrays(arrays | {"model/pairs": pairs + 10**6}),
         file.with_arrays(arrays | {"features/node": arrays["features/node"] - 1}),
         file.with_arrays(arrays | {"allowed/start": np.ones(2, np.uint8)}),
     ):

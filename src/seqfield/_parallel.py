@@ -13,6 +13,9 @@ from typing import TypeVar
 
 from joblib import effective_n_jobs
 
+from seqfield._checks import number
+from seqfield.errors import InputError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -30,6 +33,8 @@ def run(
     >>> run(abs, [-1, 2, -3], n_jobs=2)
     [1, 2, 3]
     """
+    if n_jobs is not None and number("n_jobs", n_jobs, whole=True) == 0:
+        raise InputError("n_jobs must be a number of threads, -1 for all cores, or None; got 0")
     todo = list(items)
     threads = min(effective_n_jobs(n_jobs), len(todo))
     if threads <= 1:

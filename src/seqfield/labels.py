@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -16,6 +16,7 @@ from seqfield.sequences import Offsets, offsets_of, place_of
 
 Codes = NDArray[np.int32]
 UNKNOWN = -1
+SETS = (set, frozenset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,10 @@ class LabelSet:
     """
 
     def __init__(self, names: Iterable[Hashable]) -> None:
-        self.names: list[Any] = list(names)
+        try:
+            self.names: list[Any] = [_hashable(name) for name in names]
+        except TypeError as error:
+            raise LabelError(f"classes must be a list of labels: {error}") from error
         self.index: dict[Hashable, int] = {name: k for k, name in enumerate(self.names)}
         if len(self.index) != len(self.names):
             raise LabelError("the same label is listed twice")
@@ -68,20 +72,21 @@ class LabelSet:
     @classmethod
     def learn(cls, y: Iterable[Any], missing_label: Any = None) -> LabelSet:
         """The labels that occur, sorted if they can be, else in order of first appearance."""
-        rows = [_listed(row) for row in y if row is not None]
+        rows = [[] if row is None else _listed(row) for row in y]
+        seen: dict[Hashable, None] = {}
         try:
             distinct = dict.fromkeys(chain.from_iterable(rows))
+            plain = not any(v != v or isinstance(v, frozenset) for v in distinct)
         except TypeError:  # sets of candidates, or labels that cannot be used
-            distinct = {}
-            for i, row in enumerate(rows):
-                for t, label in enumerate(row):
-                    for one in label if isinstance(label, set) else (label,):
-                        distinct.setdefault(_hashable(one, i, t))
-        seen: dict[Hashable, None] = {}
-        for label in distinct:
-            for one in label if isinstance(label, frozenset) else (label,):
+            plain = False
+        # labels are looked at one by one only where there is something to see
+        places: Iterable[tuple[int, int, Any]] = _placed(rows)
+        if plain:
+            places = [(0, 0, label) for label in distinct]
+        for i, t, label in places:
+            for one in label if isinstance(label, SETS) else (label,):
                 if not is_missing(one, missing_label):
-                    seen.setdefault(_hashable(one))
+                    seen.setdefault(_hashable(one, i, t))
         names: list[Any] = list(seen)
         # labels of kinds that cannot be compared keep the order of first appearance
         with suppress(TypeError):
@@ -101,6 +106,8 @@ class LabelSet:
 
     def encode(self, y: Sequence[Any], missing_label: Any = None) -> Targets:
         """Codes and allowed sets; an unknown label is an error that names its place."""
+        if missing_label in self.index:
+            raise LabelError(f"{missing_label!r} is both a label and the missing label")
         rows = [_listed(row) for row in y]
         offsets = offsets_of([len(row) for row in rows])
         flat = list(chain.from_iterable(rows))
@@ -108,8 +115,6 @@ class LabelSet:
             codes = np.fromiter(map(self.index.__getitem__, flat), np.int32, len(flat))
         except (KeyError, TypeError):
             return self._encode_partial(flat, offsets, missing_label)
-        if missing_label in self.index:
-            raise LabelError(f"{missing_label!r} is both a label and the missing label")
         return Targets(codes, None, offsets)
 
     def _encode_partial(self, flat: list[Any], offsets: Offsets, missing_label: Any) -> Targets:
@@ -119,7 +124,7 @@ class LabelSet:
             if is_missing(label, missing_label):
                 allowed[t] = True
                 continue
-            several = isinstance(label, set | frozenset)
+            several = isinstance(label, SETS)
             options = list(label) if several else [label]
             if not options:
                 raise LabelError(f"empty set of candidates at {_at(t, offsets)}")
@@ -151,7 +156,10 @@ def nested(y: Any, offsets: Offsets, *, flat: bool = False) -> list[Any]:
     """
     if y is None:
         raise LabelError("y is None: training needs labels (None for single sequences is fine)")
-    rows = _listed(y)
+    try:
+        rows = _listed(y)
+    except TypeError:
+        raise LabelError(f"y must be a list of label lists, got {y!r}") from None
     n, total = len(offsets) - 1, int(offsets[-1])
     if flat and len(rows) == total and not any(_is_row(row) for row in rows):
         return [rows[a:b] for a, b in pairwise(offsets)]
@@ -178,7 +186,7 @@ def is_missing(label: Any, missing_label: Any) -> bool:
     """True for None and for whatever stands for a missing label (NaN included)."""
     if label is None:
         return True
-    if isinstance(label, set | frozenset):
+    if isinstance(label, SETS):
         return False
     if isinstance(missing_label, float) and np.isnan(missing_label):
         return bool(label != label)
@@ -188,6 +196,12 @@ def is_missing(label: Any, missing_label: Any) -> bool:
 def _listed(row: Any) -> list[Any]:
     """A list of Python objects from a list, tuple or array of labels."""
     return row.tolist() if isinstance(row, np.ndarray) else list(row)
+
+
+def _placed(rows: list[list[Any]]) -> Iterator[tuple[int, int, Any]]:
+    for i, row in enumerate(rows):
+        for t, label in enumerate(row):
+            yield i, t, label
 
 
 def _is_row(row: Any) -> bool:

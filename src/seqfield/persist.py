@@ -28,7 +28,8 @@ Arrays = dict[str, NDArray[Any]]
 
 def write_model(path: str | os.PathLike[str], header: dict[str, Any], arrays: Arrays) -> None:
     """Write a model file atomically."""
-    text = json.dumps(header | {"format": FORMAT}, ensure_ascii=False, allow_nan=False)
+    # ASCII with escapes: even text that UTF-8 cannot hold (lone surrogates) comes back as it was
+    text = json.dumps(header | {"format": FORMAT}, ensure_ascii=True, allow_nan=False)
     data = make_safetensors(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={"seqfield": text},
@@ -76,6 +77,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
             raise KeyError("format")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelFileError(f"{os.fspath(path)}: not a seqfield model file") from error
+    if header["format"] < 1:
+        raise ModelFileError(f"{os.fspath(path)}: not a seqfield model file")
     if header["format"] > FORMAT:
         raise ModelFileError(
             f"{os.fspath(path)}: written in format {header['format']}, this version reads up to "

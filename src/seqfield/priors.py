@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.errors import InputError
+from seqfield._checks import number
 from seqfield.linalg.vectors import dot
 
 Floats = NDArray[np.float64]
@@ -26,9 +26,7 @@ class ElasticNet:
 
     def __post_init__(self) -> None:
         for name in ("c1", "c2"):
-            value = getattr(self, name)
-            if not np.isfinite(value) or value < 0:
-                raise InputError(f"{name} must be a finite number >= 0, got {value!r}")
+            number(name, getattr(self, name), low=0)
 
     def smooth(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient of the part that can be differentiated."""

@@ -34,9 +34,10 @@ class Sequences:
 
     def __init__(self, x: Any, offsets: Any = None, edge: Any = None) -> None:
         self.x = _matrix(x, "x")
-        self.offsets: Offsets = np.asarray(
-            [0, self.x.shape[0]] if offsets is None else offsets, dtype=np.int64
-        )
+        cuts = np.asarray([0, self.x.shape[0]] if offsets is None else offsets)
+        if cuts.dtype.kind not in "iu":
+            raise InputError("offsets must be whole numbers")
+        self.offsets: Offsets = cuts.astype(np.int64)
         check_offsets(self.offsets, self.x.shape[0])
         self.edge = None if edge is None else _matrix(edge, "edge")
         if self.edge is not None and self.edge.shape[0] != self.x.shape[0]:
@@ -127,12 +128,17 @@ def as_sequences(X: Any, lengths: Any = None) -> Sequences:
                 "or a list of matrices"
             )
         return Sequences(X, checked_lengths(lengths, X.shape[0]))
-    parts = list(X)
+    try:
+        parts = list(X)
+    except TypeError:
+        raise InputError(f"X must be a list of sequences, got {_describe(X)}") from None
     if not parts:
         raise InputError("no sequences: X is empty")
     if all(isinstance(part, Sequences) for part in parts):
         return _concatenate(parts)
     for i, part in enumerate(parts):
+        if isinstance(part, list | tuple) and not part:
+            raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
         if getattr(part, "ndim", None) != 2 and not _is_rows(part):
             raise InputError(
                 f"sequence {i} of X is not a (T, D) matrix: got {_describe(part)}. Token rows "
@@ -147,8 +153,7 @@ def as_sequences(X: Any, lengths: Any = None) -> Sequences:
             raise InputError(
                 f"sequence {i} has {part.shape[1]} features where the first has {width}"
             )
-    stack = sp.vstack(matrices, format="csr") if sp.issparse(matrices[0]) else np.vstack(matrices)
-    return Sequences(stack, offsets_of([part.shape[0] for part in matrices]))
+    return Sequences(_stack(matrices), offsets_of([part.shape[0] for part in matrices]))
 
 
 def offsets_of(lengths: Any) -> Offsets:
@@ -200,12 +205,12 @@ def place_of(token: int, offsets: Offsets) -> tuple[int, int]:
 
 def _matrix(x: Any, name: str) -> Any:
     """A dense float64 array, or CSR with int32 indices and int8 or float64 values."""
+    if np.iscomplexobj(x):
+        raise InputError(f"{name} holds complex numbers")
     if sp.issparse(x):
         csr = sp.csr_array(x)
         if csr.ndim != 2:
             raise InputError(f"{name} must be a matrix")
-        if csr.data.dtype.kind == "c":
-            raise InputError(f"{name} holds complex numbers")
         if csr.data.dtype != np.int8:
             csr = csr.astype(np.int8 if csr.data.dtype == bool else np.float64)
         return csr
@@ -219,17 +224,22 @@ def _matrix(x: Any, name: str) -> Any:
 
 
 def _concatenate(parts: list[Sequences]) -> Sequences:
-    def stack(matrices: list[Any]) -> Any:
-        if sp.issparse(matrices[0]):
-            return sp.vstack(matrices, format="csr")
-        return np.vstack(matrices)
-
     widths = {part.n_features for part in parts}
     if len(widths) > 1:
         raise InputError(f"sequences have different numbers of features: {sorted(widths)}")
     lengths: Iterable[Any] = np.concatenate([part.lengths for part in parts])
-    edge = None if parts[0].edge is None else stack([part.edge for part in parts])
-    return Sequences(stack([part.x for part in parts]), offsets_of(lengths), edge)
+    bare = [part.edge is None for part in parts]
+    if any(bare) and not all(bare):
+        raise InputError(f"sequence {bare.index(True)} has no edge features where others have some")
+    edge = None if bare[0] else _stack([part.edge for part in parts])
+    return Sequences(_stack([part.x for part in parts]), offsets_of(lengths), edge)
+
+
+def _stack(matrices: list[Any]) -> Any:
+    """Matrices on top of each other, sparse if any of them is."""
+    if any(sp.issparse(part) for part in matrices):
+        return sp.vstack([sp.csr_array(part) for part in matrices], format="csr")
+    return np.vstack(matrices)
 
 
 def _is_rows(part: Any) -> bool:

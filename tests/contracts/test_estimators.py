@@ -879,7 +879,7 @@ def test_violations_in_training_labels_are_named(name):
     table = [("L0", "L1"), ("L1", "L0"), ("L1", None)]
     with pytest.raises(SchemeError, match="sequence 0, position 2: the end after 'L0'"):
         make(name, scheme=table).fit([np.ones((3, 1))], [["L0", "L1", "L0"]])
-    with pytest.raises(SchemeError, match=r"position 1: \{'L0'\} after 'L0'.*table"):
+    with pytest.raises(SchemeError, match=r"position 1: \{'L0'\} after 'L0' is not allowed"):
         make(name, scheme=table, on_violation="repair", classes=["L0", "L1"]).fit(
             [np.ones((2, 1))], [["L0", {"L0"}]]
         )
@@ -1063,7 +1063,7 @@ def test_a_loaded_model_does_not_need_the_template_file(name, tmp_path):
 @every
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [([b"a", b"b", b"c"], "cannot be saved"), (["a", "b", "\ud800"], "cannot be saved|surrogate")],
+    [([b"a", b"b", b"c"], "cannot be saved"), ([1.0, 2.0, float("inf")], "cannot be saved")],
 )
 def test_labels_that_files_cannot_hold(name, labels, message, tmp_path):
     model = fitted(name, X, relabelled(labels))
@@ -1149,7 +1149,7 @@ BAD = [
     ("zero weights", fit(sample_weight=[0] * 12), "sample_weight .*not all zero"),
     ("text weights", fit(sample_weight=["a"] * 12), "sample_weight"),
     # arguments
-    ("c2 negative", fit(c2=-0.1), "c2 must be a finite number >= 0, got -0.1"),
+    ("c2 negative", fit(c2=-0.1), "c2 must be a number of at least 0, got -0.1"),
     ("c2 NaN", fit(c2=NAN), "c2 must be"),
     ("c2 text", fit(c2="strong"), "c2 must be .*'strong'"),
     ("c2 None", fit(c2=None), "c2 must be .*None"),
@@ -1161,7 +1161,11 @@ BAD = [
     ("unknown loss", fit(loss="hinge"), "loss must be .*'hinge'"),
     ("negative cost", fit(loss="softmax_margin", cost=-1), "cost must be"),
     ("text cost", fit(loss="softmax_margin", cost="1"), "cost must be"),
-    ("no iterations", fit(max_iter=0, c2=1.0), "max_iter must be at least 1, got 0"),
+    (
+        "no iterations",
+        fit(max_iter=0, c2=1.0),
+        "max_iter must be a whole number of at least 1, got 0",
+    ),
     ("half an iteration", fit(max_iter=2.5, c2=1.0), "max_iter must be"),
     ("negative tolerance", fit(tol=-1e-3, c2=1.0), "tol must"),
     ("NaN tolerance", fit(tol=NAN, c2=1.0), "tol must"),
@@ -1216,7 +1220,11 @@ BAD = [
     ("predict without edges", use("predict", X, data=EDGED), "edge"),
     ("predict with edges", use("predict", EDGED), "edge"),
     ("unknown decoding", use("predict", X, decoding="greedy"), "decoding must be .*'greedy'"),
-    ("no labellings", use("predict_nbest", X, n=0), "n must be at least 1, got 0"),
+    (
+        "no labellings",
+        use("predict_nbest", X, n=0),
+        "n must be a whole number of at least 1, got 0",
+    ),
     ("half a labelling", use("predict_nbest", X, n=1.5), "n must be"),
     ("negative samples", use("sample", X, n=-1), "n must be"),
     ("score without y", use("score", X, None), "y is None"),

@@ -454,7 +454,7 @@ def test_elastic_net():
     assert ElasticNet(1.0, 0.0).gap(theta, gradient) == np.inf
     for bad in (-1.0, np.nan, np.inf):
         for name in ("c1", "c2"):
-            with pytest.raises(InputError, match=f"{name} must be a finite number"):
+            with pytest.raises(InputError, match=f"{name} must be a number of at least 0"):
                 ElasticNet(**{name: bad})
 
 

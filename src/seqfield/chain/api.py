@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqfield._checks import number
 from seqfield.chain import _numba_paths, _numba_posterior
 from seqfield.chain._chunks import Chunk, Pairs, checked, each_chunk, forward, posterior, smooth
 from seqfield.chain.scores import Booleans, ChainScores, Floats
@@ -46,16 +47,23 @@ class Tangent(NamedTuple):
 
 
 def log_partition(
-    scores: ChainScores, *, allowed: Booleans | None = None, n_jobs: int | None = None
+    scores: ChainScores,
+    *,
+    allowed: Booleans | None = None,
+    n_jobs: int | None = None,
+    strict: bool = True,
 ) -> Floats:
     """log Z of each sequence: log of the summed exp(score) over all (allowed) labellings.
+
+    A sequence without any allowed labelling is an error, or -inf if not ``strict``.
 
     >>> import numpy as np
     >>> float(log_partition(ChainScores(np.zeros((3, 2)), np.zeros((2, 2))))[0] / np.log(2))
     3.0
     """
     parts = each_chunk(scores, allowed, n_jobs, lambda chunk: forward(chunk).log_z)
-    return checked(np.concatenate(parts))
+    log_z = np.concatenate(parts)
+    return checked(log_z) if strict else log_z
 
 
 def marginals(
@@ -133,8 +141,7 @@ def nbest(
     >>> [(y.tolist(), round(p, 3)) for y, p in nbest(ChainScores([[0.0, 1.0]], np.eye(2)), 5)[0]]
     [([1], -0.313), ([0], -1.313)]
     """
-    if n < 1:
-        raise InputError(f"n must be at least 1, got {n}")
+    number("n", n, low=1, whole=True)
     labels = np.empty((n, scores.n_tokens), np.int32)
     best = np.empty((scores.n_sequences, n))
 
@@ -194,6 +201,7 @@ def sample(
     >>> sample(scores, 3, random_state=0).tolist()
     [[1, 1], [1, 1], [1, 1]]
     """
+    number("n", n, low=1, whole=True)
     uniforms = np.random.default_rng(random_state).random((n, scores.n_tokens))
     out = np.empty((n, scores.n_tokens), np.int32)
 

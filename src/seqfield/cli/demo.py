@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from seqfield.cli.screen import console, fixed, plain_warnings, show, table
 
@@ -38,7 +42,11 @@ SCORES = (
 )
 
 
-def demo() -> None:
+def demo(
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the screen as a picture.")
+    ] = None,
+) -> None:
     """Train on bundled recipe lines and label new ones."""
     import time
 
@@ -47,7 +55,7 @@ def demo() -> None:
     from seqfield.estimators import CRF
     from seqfield.features import Words
 
-    screen = console()
+    screen = console(record=svg is not None)
     begin = time.perf_counter()
     X, y = load_ingredients("train")
     screen.print(f"Training a CRF on {len(X)} recipe lines ...", style="bold")
@@ -71,8 +79,16 @@ def demo() -> None:
         screen.print()
         confidence = p[range(len(words)), [model.classes_.tolist().index(k) for k in labels]]
         _draw(screen, words, labels, confidence.tolist())
+    if svg is not None:
+        svg.write_text(_picture(screen), encoding="utf-8")
     screen.print(f"\n{time.perf_counter() - begin:.1f} seconds. What to run next:\n")
     _next_steps(screen)
+
+
+def _picture(screen: Console) -> str:
+    """What was printed so far as SVG, in the reader's own fonts."""
+    svg = screen.export_svg(title="seqfield demo")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 def _trust(model: Any, X: Any, y: Any) -> str:

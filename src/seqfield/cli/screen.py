@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def console() -> Console:
+def console(*, record: bool = False) -> Console:
     """The screen; text is printed as it is, without reading marks into it."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, record=record)
 
 
 def show(screen: Console, title: str, *parts: RenderableType) -> None:

@@ -7,6 +7,7 @@ data and ``_scores(data)`` returns `ChainScores`. Everything a user calls is her
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from seqfield.errors import InputError, LabelError, SchemeError
 from seqfield.estimators import _files
 from seqfield.estimators._objective import Constraint
 from seqfield.features import Encoder, Numeric, resolve
-from seqfield.labels import LabelSet, Targets, nested
+from seqfield.labels import SETS, LabelSet, Targets, is_missing, nested
 from seqfield.metrics import token_accuracy
 from seqfield.sequences import Sequences, as_sequences
 
@@ -69,6 +70,17 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         sample_weight : (n,) weight of each sequence
         lengths : the lengths of the sequences if X is one matrix (y may then be flat)
         """
+        before = dict(vars(self))
+        try:
+            self._learn(X, y, sample_weight, lengths)
+        except BaseException:
+            # a fit that fails leaves the estimator as it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, lengths: Any) -> None:
         again = self.warm_start and hasattr(self, "features_")
         if again:
             data = self._encode(X, lengths)
@@ -76,20 +88,22 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
             X = X if lengths is None else as_sequences(X, lengths)
             encoder = resolve(self.features, X)
             data = encoder.fit_transform(X)
-        rows = nested(y, data.offsets, flat=lengths is not None)
-        labels = self._labels if again else self._learn_labels(rows)
-        allowed = self._allowed(labels)
-        if allowed is not None:
-            rows = self._lawful(rows, labels, allowed)
-        targets = labels.encode(rows, self.missing_label)
+        rows = self._repaired(nested(y, data.offsets, flat=lengths is not None))
         if not again:
-            self.features_, self._labels = encoder, labels
-            self.classes_ = labels.array
-            self.n_features_in_ = data.n_features
-            self.notes_ = {}
-        self._constraint = None if allowed is None else Constraint.of(allowed)
-        self._fit(data, targets, _checked_weights(sample_weight, len(data)))
-        return self
+            labels = self._learn_labels(rows)
+            self.features_, self._labels, self.classes_ = encoder, labels, labels.array
+            self.n_features_in_, self.notes_ = data.n_features, {}
+        targets = self._labels.encode(rows, self.missing_label)
+        allowed = self._allowed(self._labels)
+        self._constraint = None
+        if allowed is not None:
+            self._check_lawful(rows, targets, allowed)
+            self._constraint = Constraint.of(allowed)
+        weights = _checked_weights(sample_weight, len(data))
+        if not weights.all():
+            kept = np.flatnonzero(weights)
+            data, targets, weights = data[kept], targets[kept], weights[kept]
+        self._fit(data, targets, weights)
 
     def _learn_labels(self, rows: list[Any]) -> LabelSet:
         labels = LabelSet.learn(rows, self.missing_label)
@@ -110,31 +124,38 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if isinstance(self.scheme, str):
             return get_scheme(self.scheme).transitions(labels.names)
+        if not isinstance(self.scheme, Iterable):
+            raise InputError(f"scheme must be a name or pairs of labels, got {self.scheme!r}")
         return table_transitions(self.scheme, labels.names)
 
-    def _lawful(self, rows: list[Any], labels: LabelSet, allowed: Allowed) -> list[Any]:
-        """Labels that obey the scheme: checked, or repaired if the user asked for it."""
+    def _repaired(self, rows: list[Any]) -> list[Any]:
+        """Label rows, mended where they break the scheme if the user asked for it."""
         if self.on_violation not in ("raise", "repair"):
             raise InputError(f"on_violation must be 'raise' or 'repair', got {self.on_violation!r}")
-        out = list(rows)
-        for i, t in _violations(labels.encode(rows, self.missing_label), allowed):
-            if self.on_violation == "repair" and isinstance(self.scheme, str):
-                out[i] = get_scheme(self.scheme).repair(rows[i])
-                continue
+        if self.on_violation == "raise" or not isinstance(self.scheme, str):
+            return rows
+        scheme = get_scheme(self.scheme)
+        out = []
+        for row in rows:
+            # what is not known exactly is left to the others
+            vague = [is_missing(v, self.missing_label) or isinstance(v, SETS) for v in row]
+            plain = [None if skip else v for v, skip in zip(row, vague, strict=True)]
+            fixed = scheme.repair(plain)
+            out.append([v if skip else f for v, f, skip in zip(row, fixed, vague, strict=True)])
+        return out
+
+    def _check_lawful(self, rows: list[Any], targets: Targets, allowed: Allowed) -> None:
+        """Raise a `SchemeError` at the first place that breaks the scheme."""
+        for i, t in _violations(targets, allowed):
             before = repr(rows[i][t - 1]) if t > 0 else "the start"
             after = repr(rows[i][t]) if t < len(rows[i]) else "the end"
-            fix = (
-                "pass on_violation='repair' to mend such places"
-                if isinstance(self.scheme, str)
-                else "correct the labels or the table"
-            )
+            mend = self.on_violation == "raise" and isinstance(self.scheme, str)
             at = min(t, len(rows[i]) - 1)
             raise SchemeError(
-                f"sequence {i}, position {at}: {after} after {before} is not allowed by the "
-                f"scheme; {fix}",
+                f"sequence {i}, position {at}: {after} after {before} is not allowed by the scheme"
+                + ("; on_violation='repair' mends such places" if mend else ""),
                 place=(i, at),
             )
-        return out
 
     # --- use ------------------------------------------------------------------------------------
 
@@ -144,7 +165,9 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         ``decoding="viterbi"`` gives the most probable labelling, ``"posterior"`` the one with the
         most expected right labels.
         """
-        scores = self._chain(X, lengths)
+        return self._decode(self._chain(X, lengths), decoding)
+
+    def _decode(self, scores: ChainScores, decoding: Decoding) -> list[Any]:
         if decoding == "viterbi":
             codes = chain.viterbi(scores, n_jobs=self.n_jobs).labels
         elif decoding == "posterior":
@@ -189,17 +212,18 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         if targets.allowed is None:
             return chain.log_prob(scores, targets.codes, n_jobs=self.n_jobs)
         free = chain.log_partition(scores, n_jobs=self.n_jobs)
-        held = chain.log_partition(scores, allowed=targets.allowed, n_jobs=self.n_jobs)
+        held = chain.log_partition(
+            scores, allowed=targets.allowed, n_jobs=self.n_jobs, strict=False
+        )
         return held - free
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, lengths: Any = None) -> float:
         """Token accuracy over the labelled tokens; sequence i counts ``sample_weight[i]`` times."""
-        data = self._encode(X, lengths)
-        rows = nested(y, data.offsets, flat=lengths is not None)
+        scores = self._chain(X, lengths)
+        rows = nested(y, scores.offsets, flat=lengths is not None)
         self._labels.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
-        predicted = self.predict(data)
-        if self.missing_label is not None:
-            rows = [[None if v == self.missing_label else v for v in row] for row in rows]
+        rows = [[None if is_missing(v, self.missing_label) else v for v in row] for row in rows]
+        predicted = self._decode(scores, "viterbi")
         if sample_weight is None:
             return token_accuracy(rows, predicted)
         known = [sum(v is not None for v in row) for row in rows]
@@ -236,7 +260,10 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
 def _checked_weights(sample_weight: Any, n: int) -> Floats:
     if sample_weight is None:
         return np.ones(n)
-    weights = np.asarray(sample_weight, dtype=np.float64)
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sample_weight must be numbers: {error}") from error
     if weights.shape != (n,):
         raise InputError(f"sample_weight must have one entry for each of {n} sequences")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqfield.data.schemes import Allowed
-from seqfield.errors import ModelFileError, SeqfieldError
+from seqfield.errors import InputError, ModelFileError, SeqfieldError
 from seqfield.estimators._objective import Constraint
 from seqfield.features import ENCODERS, Encoder
 from seqfield.labels import LabelSet
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
     try:
         name = header["class"]
         if name not in REGISTRY:
-            raise ModelFileError(f"{os.fspath(path)}: unknown kind of model {name!r}")
+            raise InputError(f"unknown kind of model {name!r}")
         params = {k: _param_from_json(v) for k, v in header["params"].items()}
         model = REGISTRY[name](**params)
         model._labels = LabelSet(label_from_json(v) for v in header["labels"])
@@ -78,12 +78,10 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
-            raise ModelFileError(f"{os.fspath(path)}: damaged: wrong number of features")
+            raise InputError("wrong number of features")
         model.features_ = encoder
         model._constraint = _constraint(under("allowed", arrays), len(model._labels))
         model._restore(header["model"], under("model", arrays))
-    except ModelFileError:
-        raise
     except (
         SeqfieldError,
         KeyError,
@@ -104,7 +102,7 @@ def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:
         return None
     parts = [arrays[name].astype(bool) for name in ("start", "pairs", "end")]
     if [part.shape for part in parts] != [(s,), (s, s), (s,)]:
-        raise ModelFileError("constraint tables of the wrong shape")
+        raise InputError("constraint tables of the wrong shape")
     return Constraint.of(Allowed(*parts))
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.architectures.linear import Linear, Map
 from seqfield.chain import ChainScores
-from seqfield.errors import InputError, ModelFileError
+from seqfield.errors import InputError
 from seqfield.estimators._base import SequenceEstimator
 from seqfield.sequences import Sequences
 
@@ -86,14 +86,14 @@ class LinearEstimator(SequenceEstimator):
         if "edge" in header:
             edge = _restored_map("edge", header["edge"], arrays, s * s)
         pairs = np.asarray(arrays["pairs"], np.int64)
-        if pairs.ndim != 1 or (pairs < 0).any() or (pairs >= s * s).any():
-            raise ModelFileError("transition table out of range")
+        if pairs.ndim != 1 or (pairs >= s * s).any() or (np.diff(pairs, prepend=-1) <= 0).any():
+            raise InputError("transition table out of range")
         self._architecture = Linear(s, node, pairs, edge)
         self.theta_ = np.asarray(arrays["theta"], np.float64)
         if self.theta_.shape != (self._architecture.n_parameters,):
-            raise ModelFileError("wrong number of weights")
+            raise InputError("wrong number of weights")
         if node.shape[0] != self.n_features_in_:
-            raise ModelFileError("wrong number of features")
+            raise InputError("wrong number of features")
 
 
 def _map_header(part: Map) -> dict[str, Any]:
@@ -112,18 +112,18 @@ def _restored_map(
     n_features = int(header["n_features"])
     if header["dense"]:
         if n_features < 0 or n_features * n_columns > arrays["theta"].size:
-            raise ModelFileError("wrong number of features")
+            raise InputError("wrong number of features")
         return DenseMap(n_features, n_columns)
     starts = np.asarray(arrays[f"{name}.starts"], np.int64)
     columns = np.asarray(arrays[f"{name}.columns"])
     if starts.ndim != 1 or len(starts) != n_features + 1 or columns.ndim != 1:
-        raise ModelFileError("weight table of the wrong shape")
+        raise InputError("weight table of the wrong shape")
     if starts[0] != 0 or starts[-1] != len(columns) or (np.diff(starts) < 0).any():
-        raise ModelFileError("weight table out of order")
+        raise InputError("weight table out of order")
     if (columns < 0).any() or (columns >= n_columns).any():
-        raise ModelFileError("weight table out of range")
+        raise InputError("weight table out of range")
     inner = np.ones(len(columns), bool)
     inner[starts[:-1][starts[:-1] < len(columns)]] = False
     if (np.diff(columns.astype(np.int64), prepend=-1)[inner] <= 0).any():
-        raise ModelFileError("weight table out of order")
+        raise InputError("weight table out of order")
     return SparseMap(starts, columns, n_columns)

@@ -101,7 +101,9 @@ class Objective:
 
     def gap(self, theta: Floats, gradient: Floats) -> float:
         """Bound on value minus optimum at a point with the given smooth gradient."""
-        return self.prior.gap(theta, gradient) if self.loss.convex else np.inf
+        # with labels not known exactly the loss is a difference of two convex functions
+        convex = self.loss.convex and self._targets.allowed is None
+        return self.prior.gap(theta, gradient) if convex else np.inf
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """Subgradient of least norm of the whole objective."""

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from seqfield._checks import number
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._files import register
@@ -43,6 +44,7 @@ class CRF(LinearEstimator):
     solver : "lbfgs", "owlqn" (for c1 > 0), "sgd", or "auto": L-BFGS or OWL-QN by c1
     observed_only : give weights only to (feature, label) and (label, label) pairs that occur in
         training; False gives all of them a weight
+    transitions : False leaves transition weights out, as a template without a B line does
     scheme : None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or
         the allowed transitions as pairs (from, to), None standing for start or end
     on_violation : "raise" if training labels break the scheme, or "repair" them
@@ -86,6 +88,7 @@ class CRF(LinearEstimator):
         c2: float = 1.0,
         solver: Literal["auto", "lbfgs", "owlqn", "sgd"] = "auto",
         observed_only: bool = True,
+        transitions: bool = True,
         scheme: Any = None,
         on_violation: Literal["raise", "repair"] = "raise",
         classes: Any = None,
@@ -107,6 +110,7 @@ class CRF(LinearEstimator):
         self.c2 = c2
         self.solver = solver
         self.observed_only = observed_only
+        self.transitions = transitions
         self.scheme = scheme
         self.on_violation = on_violation
         self.classes = classes
@@ -122,7 +126,7 @@ class CRF(LinearEstimator):
         self.verbose = verbose
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        loss, prior, optimiser = self._loss(), ElasticNet(self.c1, self.c2), self._optimiser()
+        prior, loss, optimiser = ElasticNet(self.c1, self.c2), self._loss(), self._optimiser()
         again = self.warm_start and hasattr(self, "theta_")
         if not again:
             self._architecture = Linear.build(
@@ -130,7 +134,7 @@ class CRF(LinearEstimator):
                 targets,
                 len(self._labels),
                 observed=self.observed_only,
-                transitions=self.features_.transitions_,
+                transitions=self.transitions and self.features_.transitions_,
             )
         theta = self.theta_ if again else np.zeros(self._architecture.n_parameters)
         held: Objective | None = None
@@ -165,6 +169,7 @@ class CRF(LinearEstimator):
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         if theta is not result.theta:
             value, gradient = goal.value_and_grad(theta)
+            value += goal.l1 * float(np.abs(theta).sum())
         else:
             value, gradient = result.value, result.gradient
         self.theta_ = theta
@@ -183,40 +188,42 @@ class CRF(LinearEstimator):
         if self.loss == "log":
             return LogLoss()
         if self.loss == "softmax_margin":
-            if not np.isfinite(self.cost) or self.cost < 0:
-                raise InputError(f"cost must be a finite number >= 0, got {self.cost!r}")
-            return LogLoss(self.cost)
+            return LogLoss(number("cost", self.cost, low=0))
         raise InputError(f"loss must be 'log' or 'softmax_margin', got {self.loss!r}")
 
     def _optimiser(self) -> LBFGS | OWLQN | SGD:
-        solver = self.solver
-        if solver == "auto":
-            solver = "owlqn" if self.c1 > 0 else "lbfgs"
-        if solver not in ("lbfgs", "owlqn", "sgd"):
+        if self.solver not in ("auto", "lbfgs", "owlqn", "sgd"):
             raise InputError(f"solver must be auto, lbfgs, owlqn or sgd, got {self.solver!r}")
-        if self.c1 > 0 and solver != "owlqn":
+        if self.c1 > 0 and self.solver not in ("auto", "owlqn"):
             raise CapabilityError(
-                f"solver {solver!r} cannot handle the L1 penalty c1={self.c1}: use 'owlqn'"
+                f"solver {self.solver!r} cannot handle the L1 penalty c1={self.c1}: use 'owlqn'"
             )
-        if self.max_iter is not None and self.max_iter < 1:
-            raise InputError(f"max_iter must be at least 1, got {self.max_iter}")
-        if not self.tol >= 0:
-            raise InputError(f"tol must not be negative, got {self.tol!r}")
-        if solver == "sgd":
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            return SGD(max_iter=self.max_iter or 20, seed=seed)
-        kind = OWLQN if solver == "owlqn" else LBFGS
-        return kind(max_iter=self.max_iter or 500, tol=self.tol)
+        most = 20 if self.solver == "sgd" else 500
+        if self.max_iter is not None:
+            most = number("max_iter", self.max_iter, low=1, whole=True)
+        number("tol", self.tol, low=0)
+        if self.solver == "sgd":
+            return SGD(max_iter=most, seed=int(self._random().randint(2**31 - 1)))
+        # without an L1 penalty OWL-QN is L-BFGS with needless projections
+        kind = OWLQN if self.c1 > 0 else LBFGS
+        return kind(max_iter=most, tol=self.tol)
+
+    def _random(self) -> np.random.RandomState:
+        try:
+            state: np.random.RandomState = check_random_state(self.random_state)
+            return state
+        except ValueError as error:
+            raise InputError(f"random_state: {error}") from error
 
     def _split(self, n: int) -> tuple[Any, Any]:
         """Sequences to train on and sequences held out."""
-        n_held = round(n * self.validation_fraction)
+        n_held = round(n * number("validation_fraction", self.validation_fraction, low=0, high=1))
         if not 0 < n_held < n:
             raise InputError(
                 f"validation_fraction={self.validation_fraction} of {n} sequences leaves none "
                 "to hold out or none to train on"
             )
-        order = check_random_state(self.random_state).permutation(n)
+        order = self._random().permutation(n)
         return np.sort(order[n_held:]), np.sort(order[:n_held])
 
 

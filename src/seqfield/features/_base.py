@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.sequences import Offsets, Sequences, offsets_of
 
@@ -71,6 +72,13 @@ class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """A fitted encoder from what `state` gave."""
         raise NotImplementedError
+
+
+def check_options(min_freq: Any, hash_bits: Any) -> None:
+    """Refuse options that no vocabulary can have."""
+    number("min_freq", min_freq, low=1, whole=True)
+    if hash_bits is not None:
+        number("hash_bits", hash_bits, low=1, high=30, whole=True)
 
 
 def flatten(X: Any) -> tuple[list[Any], Offsets]:

@@ -13,6 +13,9 @@ from seqfield.features import _intern
 from seqfield.features._base import by_frequency
 from seqfield.sequences import Offsets, place_of
 
+#: far beyond any use: a larger number is a mistake
+MAX_REACH, MAX_COLUMNS = 1000, 10000
+
 
 class Line(NamedTuple):
     """One kind of feature: its line in a template, U or B, literal pieces, (row, column) macros.

@@ -13,7 +13,14 @@ import scipy.sparse as sp
 from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import InputError
-from seqfield.features._base import Encoder, State, by_frequency, pack_strings, unpack_strings
+from seqfield.features._base import (
+    Encoder,
+    State,
+    by_frequency,
+    check_options,
+    pack_strings,
+    unpack_strings,
+)
 from seqfield.sequences import Offsets, Sequences, place_of
 
 #: the key of a token's dict that holds its edge features
@@ -59,10 +66,7 @@ class Attributes(Encoder):
         self.hash_bits = hash_bits
 
     def _prepare(self) -> None:
-        if self.hash_bits is not None and not 1 <= self.hash_bits <= 30:
-            raise InputError(f"hash_bits must be between 1 and 30, got {self.hash_bits}")
-        if self.min_freq < 1:
-            raise InputError(f"min_freq must be at least 1, got {self.min_freq}")
+        check_options(self.min_freq, self.hash_bits)
 
     def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
         self._prepare()

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.features._base import Encoder, State, pack_strings, unpack_strings
-from seqfield.features._vocabulary import Line, Values, Vocabulary, columns_of
+from seqfield.features._vocabulary import MAX_COLUMNS, Line, Values, Vocabulary, columns_of
 from seqfield.features.window import centred
 from seqfield.sequences import Offsets, Sequences
 
@@ -144,8 +145,9 @@ class Words(Encoder):
         """Everything but what the vocabulary holds, for rows of n_columns strings."""
         if self.spelling not in _ATTRIBUTES:
             raise InputError(f'spelling must be "ner", "pos" or None, got {self.spelling!r}')
-        if self.min_freq < 1:
-            raise InputError(f"min_freq must be at least 1, got {self.min_freq}")
+        number("min_freq", self.min_freq, low=1, whole=True)
+        number("column", self.column, whole=True)
+        number("number of columns", n_columns, low=1, high=MAX_COLUMNS, whole=True)
         if not 0 <= self.column < n_columns:
             raise InputError(f"no column {self.column} for the word: rows have {n_columns} columns")
         self._n_columns = n_columns if self.columns else self.column + 1

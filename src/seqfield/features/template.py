@@ -24,8 +24,17 @@ from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import FormatError, InputError
 from seqfield.features import _intern
-from seqfield.features._base import Encoder, State, pack_strings, unpack_strings
-from seqfield.features._vocabulary import Line, Values, Vocabulary, binary, columns_of, encode
+from seqfield.features._base import Encoder, State, check_options, pack_strings, unpack_strings
+from seqfield.features._vocabulary import (
+    MAX_COLUMNS,
+    MAX_REACH,
+    Line,
+    Values,
+    Vocabulary,
+    binary,
+    columns_of,
+    encode,
+)
 from seqfield.sequences import Offsets, Sequences
 
 _MACRO = re.compile(r"%x\[(-?\d+),(\d+)\]")
@@ -52,6 +61,12 @@ def parse_template(text: str, path: str = "<template>") -> list[Line]:
                 f"malformed macro in {line!r}: expected %x[row,column]", path=path, line=number
             )
         macros = tuple((int(r), int(c)) for r, c in zip(parts[1::3], parts[2::3], strict=True))
+        if any(abs(r) > MAX_REACH or c > MAX_COLUMNS for r, c in macros):
+            raise FormatError(
+                f"{line!r} looks more than {MAX_REACH} rows away or beyond column {MAX_COLUMNS}",
+                path=path,
+                line=number,
+            )
         lines.append(Line(number, line[0], pieces, macros))
     if not lines:
         raise FormatError("no template lines", path=path)
@@ -100,10 +115,7 @@ class Template(Encoder):
             raise FormatError(f"cannot read the template: {reason}", path=source) from error
 
     def _prepare(self, text: str, path: str) -> None:
-        if self.hash_bits is not None and not 1 <= self.hash_bits <= 30:
-            raise InputError(f"hash_bits must be between 1 and 30, got {self.hash_bits}")
-        if self.min_freq < 1:
-            raise InputError(f"min_freq must be at least 1, got {self.min_freq}")
+        check_options(self.min_freq, self.hash_bits)
         self.text_, self._path = text, path
         lines = parse_template(text, path)
         self._reach = max((abs(r) for line in lines for r, _ in line.macros), default=0)

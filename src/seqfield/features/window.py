@@ -9,9 +9,13 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
+from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.features._base import Encoder, State
 from seqfield.sequences import Sequences, as_sequences
+
+#: far beyond any use: a larger window is a mistake
+MAX_WINDOW = 1001
 
 
 def centred(size: int) -> dict[int, str]:
@@ -20,7 +24,10 @@ def centred(size: int) -> dict[int, str]:
     >>> centred(3)
     {-1: '[-1]', 0: '[0]', 1: '[+1]'}
     """
-    if size < 1 or size % 2 == 0:
+    if (
+        number("the odd size of a centred window", size, low=1, high=MAX_WINDOW, whole=True) % 2
+        == 0
+    ):
         raise InputError(f"a centred window has an odd size, got {size}")
     reach = size // 2
     return {d: f"[{d:+d}]" if d else "[0]" for d in range(-reach, reach + 1)}
