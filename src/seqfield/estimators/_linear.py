@@ -86,8 +86,10 @@ class LinearEstimator(SequenceEstimator):
         if "edge" in header:
             edge = _restored_map("edge", header["edge"], arrays, s * s)
         pairs = np.asarray(arrays["pairs"], np.int64)
-        if pairs.ndim != 1 or (pairs >= s * s).any() or (np.diff(pairs, prepend=-1) <= 0).any():
+        if pairs.ndim != 1 or (pairs < 0).any() or (pairs >= s * s).any():
             raise InputError("transition table out of range")
+        if (np.diff(pairs) <= 0).any():
+            raise InputError("transition table out of order")
         self._architecture = Linear(s, node, pairs, edge)
         self.theta_ = np.asarray(arrays["theta"], np.float64)
         if self.theta_.shape != (self._architecture.n_parameters,):
@@ -118,6 +120,8 @@ def _restored_map(
     columns = np.asarray(arrays[f"{name}.columns"])
     if starts.ndim != 1 or len(starts) != n_features + 1 or columns.ndim != 1:
         raise InputError("weight table of the wrong shape")
+    if starts.min() < 0 or starts.max() > len(columns):
+        raise InputError("weight table out of range")
     if starts[0] != 0 or starts[-1] != len(columns) or (np.diff(starts) < 0).any():
         raise InputError("weight table out of order")
     if (columns < 0).any() or (columns >= n_columns).any():

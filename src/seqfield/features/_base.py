@@ -120,7 +120,7 @@ def pack_strings(strings: list[str]) -> dict[str, np.ndarray]:
 def unpack_strings(data: np.ndarray, ends: np.ndarray) -> list[str]:
     """The strings of `pack_strings`."""
     ends = np.concatenate([[0], np.asarray(ends, np.int64).ravel()])
-    if ends[-1] != len(data) or (np.diff(ends) < 0).any():
+    if ends.min() < 0 or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any():
         raise InputError("damaged string table")
     raw = data.tobytes()
     try:
