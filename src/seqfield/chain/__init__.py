@@ -3,20 +3,22 @@
 from seqfield.chain.api import (
     Marginals,
     Paths,
-    Tangent,
-    count_distribution,
     entropy,
-    expectation,
-    hamming_augmented,
     log_partition,
     log_prob,
     marginals,
     nbest,
     posterior_decode,
     sample,
+    viterbi,
+)
+from seqfield.chain.learning import (
+    Tangent,
+    count_distribution,
+    expectation,
+    hamming_augmented,
     subtract_path,
     tangent,
-    viterbi,
     viterbi_by_distance,
 )
 from seqfield.chain.scores import ChainScores

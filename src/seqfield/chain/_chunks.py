@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqfield._parallel import run
 from seqfield.chain import _numba
-from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers
+from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers, whole
 from seqfield.errors import InputError, NoPathError
 
+Labels = NDArray[np.int32]
 Pairs = Literal["sum", "each"] | None
 Result = TypeVar("Result")
 
@@ -90,8 +92,10 @@ def forward(chunk: Chunk) -> Forward:
     weight, edge = chunk.node.copy(), chunk.edge.copy()
     safe, shift, log_z = np.empty(n, np.bool_), np.empty(n), np.zeros(n)
     _numba.shift_and_judge(weight, edge, chunk.offsets, safe, shift)
-    np.exp(weight, out=weight)
-    np.exp(edge, out=edge)
+    # underflow is what `safe` is about; edge entries of first tokens are never read
+    with np.errstate(over="ignore", under="ignore"):
+        np.exp(weight, out=weight)
+        np.exp(edge, out=edge)
     alpha, pred = np.empty(shape), np.empty(shape)
     _numba.filter_scaled(weight, edge, chunk.offsets, safe, alpha, pred, log_z)
     log_z += shift
@@ -143,3 +147,26 @@ def checked(log_z: Floats, first: int = 0) -> Floats:
             "transitions exclude every path"
         )
     return log_z
+
+
+def checked_labels(labels: Any, scores: ChainScores) -> Labels:
+    """Label codes as int32 (N,), each within 0..S-1."""
+    y = whole("labels", labels)
+    if y.shape != (scores.n_tokens,):
+        raise InputError(f"labels must have shape ({scores.n_tokens},), got {y.shape}")
+    if len(y) and not (y.min() >= 0 and y.max() < scores.n_labels):
+        t = int(np.argmax((y < 0) | (y >= scores.n_labels)))
+        raise InputError(f"labels[{t}] is {y[t]}: codes run from 0 to {scores.n_labels - 1}")
+    return np.ascontiguousarray(y, dtype=np.int32)
+
+
+def checked_weights(weights: Any, scores: ChainScores) -> Floats:
+    w = np.asarray(weights, dtype=np.float64)
+    if w.shape != (scores.n_sequences,):
+        raise InputError(f"weights must have shape ({scores.n_sequences},), got {w.shape}")
+    return w
+
+
+def check_pairs(pairs: Any) -> None:
+    if pairs not in ("sum", "each", None):
+        raise InputError(f"pairs must be 'sum', 'each' or None, got {pairs!r}")

@@ -177,7 +177,10 @@ def pair_sums_scaled(
                     for j in range(n_labels):
                         sums[q, j] += v * ratio[t, j]
                 t += 1
-        out += sums * edge[0]
+        for q in range(n_labels):
+            for j in range(n_labels):
+                if edge[0, q, j] > 0.0:  # the sum of a forbidden pair may be infinite
+                    out[q, j] += sums[q, j] * edge[0, q, j]
         return
     for i in range(offsets.shape[0] - 1):
         if safe[i]:

@@ -169,6 +169,8 @@ def subtract_path(
     total = 0.0
     for i in range(offsets.shape[0] - 1):
         w = weights[i]
+        if w == 0.0:
+            continue
         for t in range(offsets[i], offsets[i + 1]):
             y = labels[t]
             total += w * node[t, y]

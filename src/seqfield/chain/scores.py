@@ -54,13 +54,15 @@ class ChainScores:
         check: bool = True,
     ) -> None:
         put = object.__setattr__
-        put(self, "node", np.asarray(node))
-        put(self, "edge", np.asarray(edge, dtype=np.float64))
+        put(self, "node", _real("node", node))
+        put(self, "edge", _real("edge", edge).astype(np.float64, copy=False))
+        if self.node.ndim != 2:
+            raise InputError(f"node must be a numeric (N, S) array, got shape {self.node.shape}")
         if offsets is None:
             offsets = [0, self.node.shape[0]]
-        put(self, "offsets", np.asarray(offsets, dtype=np.int64))
-        put(self, "start", None if start is None else np.asarray(start, dtype=np.float64))
-        put(self, "end", None if end is None else np.asarray(end, dtype=np.float64))
+        put(self, "offsets", whole("offsets", offsets).astype(np.int64, copy=False))
+        put(self, "start", None if start is None else _real("start", start).astype(np.float64))
+        put(self, "end", None if end is None else _real("end", end).astype(np.float64))
         if check:
             self._check()
 
@@ -85,8 +87,6 @@ class ChainScores:
         return self.edge.ndim == 2
 
     def _check(self) -> None:
-        if self.node.ndim != 2 or not np.issubdtype(self.node.dtype, np.number):
-            raise InputError(f"node must be a numeric (N, S) array, got shape {self.node.shape}")
         check_offsets(self.offsets, self.n_tokens)
         s = self.n_labels
         if s == 0:
@@ -106,3 +106,24 @@ class ChainScores:
                 raise InputError(
                     f"{name}{list(place)} is {part[place]}: scores must be finite or -inf"
                 )
+
+
+def whole(name: str, values: Any) -> NDArray[Any]:
+    """An array of whole numbers, of any integer type."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and (array == np.rint(array)).all():
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise InputError(f"{name} must be whole numbers, got {array.dtype}")
+    return array
+
+
+def _real(name: str, values: Any) -> NDArray[Any]:
+    """An array of real numbers; float32 stays as it is."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{name} is not an array: {error}") from error
+    if array.dtype.kind not in "iubf":
+        raise InputError(f"{name} must be a numeric array, got {array.dtype}")
+    return array
