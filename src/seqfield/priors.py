@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
-from seqfield.linalg.vectors import dot
+from seqfield.linalg.vectors import add_scaled, dot
 
 Floats = NDArray[np.float64]
 
@@ -17,7 +17,8 @@ Floats = NDArray[np.float64]
 class ElasticNet:
     """c1 |theta|_1 + c2 / 2 |theta|^2.
 
-    >>> ElasticNet(c1=0.0, c2=2.0).smooth(np.array([3.0]))
+    >>> gradient = np.zeros(1)
+    >>> ElasticNet(c1=0.0, c2=2.0).add_smooth(np.array([3.0]), gradient), gradient
     (9.0, array([6.]))
     """
 
@@ -28,9 +29,14 @@ class ElasticNet:
         for name in ("c1", "c2"):
             number(name, getattr(self, name), low=0)
 
-    def smooth(self, theta: Floats) -> tuple[float, Floats]:
-        """Value and gradient of the part that can be differentiated."""
-        return 0.5 * self.c2 * float(dot(theta, theta)), self.c2 * theta
+    def smooth(self, theta: Floats) -> float:
+        """Value of the part that can be differentiated."""
+        return 0.5 * self.c2 * float(dot(theta, theta))
+
+    def add_smooth(self, theta: Floats, gradient: Floats) -> float:
+        """The same, its gradient being added to ``gradient`` in place."""
+        add_scaled(gradient, self.c2, theta)
+        return self.smooth(theta)
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """The subgradient of least norm, given the gradient of everything smooth.

@@ -423,7 +423,7 @@ def test_history_is_exact_on_a_quadratic_of_few_dimensions():
     """With as many conjugate steps as dimensions the two-loop recursion is the inverse Hessian."""
     goal = Quadratic(np.array([1.0, 4.0, 9.0]))
     _, vectors = np.linalg.eigh(goal.a)
-    history = History(size=3)
+    history = History(size=3, n=3)
     for step in vectors.T:
         history.push(step, goal.a @ step)
     g = np.array([1.0, -2.0, 0.5])
@@ -438,6 +438,30 @@ def test_history_is_exact_on_a_quadratic_of_few_dimensions():
     np.testing.assert_array_equal(history.direction(g), -g)
 
 
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_history_equals_the_two_loop_recursion_on_vectors(n_jobs):
+    """More pairs than room, long vectors in several pieces, against the textbook form."""
+    rng = np.random.default_rng(0)
+    n, size = 150_001, 4
+    curvatures = rng.uniform(0.5, 2.0, n)
+    history = History(size, n, n_jobs)
+    pairs = []
+    for _ in range(7):
+        s = rng.normal(size=n)
+        history.push(s, curvatures * s)
+        pairs = [*pairs, (s, curvatures * s)][-size:]
+        g = rng.normal(size=n)
+        q, alphas = g.copy(), []
+        for s, y in reversed(pairs):
+            alphas.append((s @ q) / (s @ y))
+            q -= alphas[-1] * y
+        s, y = pairs[-1]
+        q *= (s @ y) / (y @ y)
+        for (s, y), alpha in zip(pairs, reversed(alphas), strict=True):
+            q += (alpha - (y @ q) / (s @ y)) * s
+        np.testing.assert_allclose(history.direction(g), -q, rtol=1e-9, atol=1e-11)
+
+
 def test_stall_looks_back_a_period():
     stalled = Stall(tol=0.1, period=2)
     assert [stalled(v) for v in (100.0, 50.0, 40.0, 39.0, 38.0)] == [False] * 4 + [True]
@@ -447,9 +471,9 @@ def test_elastic_net():
     prior = ElasticNet(c1=2.0, c2=3.0)
     theta, gradient = np.array([0.0, 0.0, 1.0, -1.0]), np.array([1.0, -5.0, 0.5, 0.5])
     np.testing.assert_array_equal(prior.pseudo_gradient(theta, gradient), [0.0, -3.0, 2.5, -1.5])
-    value, slope = prior.smooth(theta)
-    assert value == 3.0
-    np.testing.assert_array_equal(slope, 3.0 * theta)
+    slope = np.ones(4)
+    assert prior.smooth(theta) == prior.add_smooth(theta, slope) == 3.0
+    np.testing.assert_array_equal(slope, 1.0 + 3.0 * theta)
     assert prior.gap(theta, gradient) == pytest.approx((9 + 6.25 + 2.25) / 6)
     assert ElasticNet(1.0, 0.0).gap(theta, gradient) == np.inf
     for bad in (-1.0, np.nan, np.inf):

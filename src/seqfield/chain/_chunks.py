@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,16 +87,32 @@ def _chunk(scores: ChainScores, allowed: Booleans | None, i0: int, i1: int) -> C
     return Chunk(node, edge, offsets, slice(a, b), slice(i0, i1))
 
 
-def forward(chunk: Chunk) -> Forward:
-    n, shape = len(chunk.offsets) - 1, chunk.node.shape
+class Scaled(NamedTuple):
+    """exp of the shifted scores, where that is safe, and what log Z lost by the shift."""
+
+    weight: Floats
+    edge: Floats
+    safe: Booleans
+    shift: Floats
+
+
+def scaled(chunk: Chunk) -> Scaled:
     weight, edge = chunk.node.copy(), chunk.edge.copy()
-    safe, shift, log_z = np.empty(n, np.bool_), np.empty(n), np.zeros(n)
+    n = len(chunk.offsets) - 1
+    safe, shift = np.empty(n, np.bool_), np.empty(n)
     _numba.shift_and_judge(weight, edge, chunk.offsets, safe, shift)
     # underflow is what `safe` is about; edge entries of first tokens are never read
     with np.errstate(over="ignore", under="ignore"):
         np.exp(weight, out=weight)
         np.exp(edge, out=edge)
-    alpha, pred = np.empty(shape), np.empty(shape)
+    return Scaled(weight, edge, safe, shift)
+
+
+def forward(chunk: Chunk) -> Forward:
+    """log Z and forward messages: probabilities where safe, else their logarithms."""
+    weight, edge, safe, shift = scaled(chunk)
+    alpha, pred = np.empty(weight.shape), np.empty(weight.shape)
+    log_z = np.zeros(len(safe))
     _numba.filter_scaled(weight, edge, chunk.offsets, safe, alpha, pred, log_z)
     log_z += shift
     if not safe.all():
@@ -104,26 +120,23 @@ def forward(chunk: Chunk) -> Forward:
     return Forward(log_z, safe, alpha, pred, edge)
 
 
-def smooth(
-    chunk: Chunk,
-    messages: Forward,
-    node: Floats,
-    pairs: Pairs,
-    weights: Floats,
-    sums: Floats,
-    each: Floats,
-) -> None:
-    """Fill node marginals, and pair marginals as asked."""
-    f, offsets = messages, chunk.offsets
-    ratio = np.empty_like(f.alpha)
-    transposed = np.ascontiguousarray(f.edge.transpose(0, 2, 1))
-    _numba.smooth_scaled(f.alpha, f.pred, f.edge, transposed, offsets, f.safe, ratio, node)
-    if pairs == "sum":
-        _numba.pair_sums_scaled(f.alpha, ratio, f.edge, offsets, f.safe, weights, sums)
-    elif pairs == "each":
-        _numba.pairs_scaled(f.alpha, ratio, f.edge, offsets, f.safe, each)
-    if not f.safe.all():
-        _numba.smooth_log(f.alpha, chunk.edge, offsets, f.safe, weights, node, sums, each)
+def chunk_marginals(
+    chunk: Chunk, weights: Floats, node: Floats, sums: Floats, pairs: Floats
+) -> Floats:
+    """log Z; node marginals, and the sum of pair marginals or each of them unless empty."""
+    weight, edge, safe, shift = scaled(chunk)
+    log_z = np.zeros(len(safe))
+    edge_t = np.ascontiguousarray(edge.transpose(0, 2, 1))
+    _numba.marginals_scaled(
+        weight, edge, edge_t, chunk.offsets, safe, weights, log_z, node, sums, pairs
+    )
+    log_z += shift
+    if not safe.all():
+        alpha = np.empty(weight.shape)
+        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, alpha, log_z)
+        checked(log_z, chunk.sequences.start)
+        _numba.smooth_log(alpha, chunk.edge, chunk.offsets, safe, weights, node, sums, pairs)
+    return checked(log_z, chunk.sequences.start)
 
 
 def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
@@ -131,11 +144,16 @@ def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
     f, s = forward(chunk), chunk.node.shape[1]
     checked(f.log_z, chunk.sequences.start)
     node, kernels = np.empty(chunk.node.shape), np.empty((*chunk.node.shape, s))
-    none = np.empty((0, s, s))
-    smooth(chunk, f, node, None, np.zeros(len(f.safe)), np.zeros((s, s)), none)
     _numba.backward_kernels_scaled(f.alpha, f.pred, f.edge, chunk.offsets, f.safe, kernels)
+    last = chunk.offsets[1:] - 1
+    node[last] = f.alpha[last]
     if not f.safe.all():
         _numba.backward_kernels_log(f.alpha, chunk.edge, chunk.offsets, f.safe, kernels)
+        unsafe = last[~f.safe]
+        with np.errstate(under="ignore"):
+            node[unsafe] = np.exp(f.alpha[unsafe])
+        node[unsafe] /= node[unsafe].sum(axis=1, keepdims=True)
+    _numba.smooth_kernels(kernels, chunk.offsets, node)
     return kernels, node
 
 

@@ -29,14 +29,24 @@ TINY = 1e-200
 
 @inlined
 def _span(values: Any) -> Any:
-    """Smallest and largest finite entry of a matrix; (0, 0) if there is none."""
-    low, high = np.inf, -np.inf
-    for t in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            v = values[t, j]
-            high = v if v > high else high
-            w = v if v > -np.inf else np.inf
-            low = w if w < low else low
+    """Smallest and largest finite entry of a vector; (0, 0) if there is none.
+
+    Four running pairs: a comparison does not wait for the one before it.
+    """
+    l0, l1, l2, l3 = np.inf, np.inf, np.inf, np.inf
+    h0, h1, h2, h3 = -np.inf, -np.inf, -np.inf, -np.inf
+    n = values.shape[0]
+    for k in range(0, n - 3, 4):
+        v0, v1, v2, v3 = values[k], values[k + 1], values[k + 2], values[k + 3]
+        h0, h1 = v0 if v0 > h0 else h0, v1 if v1 > h1 else h1
+        h2, h3 = v2 if v2 > h2 else h2, v3 if v3 > h3 else h3
+        l0, l1 = v0 if -np.inf < v0 < l0 else l0, v1 if -np.inf < v1 < l1 else l1
+        l2, l3 = v2 if -np.inf < v2 < l2 else l2, v3 if -np.inf < v3 < l3 else l3
+    for k in range(n - n % 4, n):
+        v0 = values[k]
+        h0 = v0 if v0 > h0 else h0
+        l0 = v0 if -np.inf < v0 < l0 else l0
+    low, high = min(l0, l1, l2, l3), max(h0, h1, h2, h3)
     if high < low:
         return 0.0, 0.0
     return low, high
@@ -48,20 +58,59 @@ def shift_and_judge(node: Any, edge: Any, offsets: Any, safe: Any, shift: Any) -
 
     ``node`` and ``edge`` are changed in place; ``shift[i]`` is what log Z lost by it.
     """
+    s = node.shape[1]
+    nodes, edges = node.reshape(-1), edge.reshape(-1)
     stationary = edge.shape[0] == 1
     low_e, high_e = 0.0, 0.0
     if stationary:
-        low_e, high_e = _span(edge[0])
-        edge[0] -= high_e
+        low_e, high_e = _span(edges)
+        edges -= high_e
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
-        low, high = _span(node[a:b])
+        low, high = _span(nodes[a * s : b * s])
+        for k in range(a * s, b * s):
+            nodes[k] -= high
         if not stationary:
-            low_e, high_e = _span(edge[a + 1 : b].reshape(-1, node.shape[1]))
-            edge[a + 1 : b] -= high_e
-        node[a:b] -= high
+            low_e, high_e = _span(edges[(a + 1) * s * s : b * s * s])
+            for k in range((a + 1) * s * s, b * s * s):
+                edges[k] -= high_e
         safe[i] = (high - low) + (high_e - low_e) <= RANGE
         shift[i] = (b - a) * high + (b - a - 1) * high_e
+
+
+@inlined
+def _filter_one(weight: Any, edge: Any, step: Any, a: Any, b: Any, alpha: Any, pred: Any) -> Any:
+    """Forward messages of the tokens a:b into the first rows of alpha and pred; log Z.
+
+    NaN stands for a message that came near underflow.
+    """
+    n_labels = weight.shape[1]
+    total = 0.0
+    for t in range(b - a):
+        for j in range(n_labels):
+            pred[t, j] = 1.0 if t == 0 else 0.0
+        if t > 0:
+            for q in range(n_labels):
+                v = alpha[t - 1, q]
+                for j in range(n_labels):
+                    pred[t, j] += v * edge[step * (a + t), q, j]
+        c = 0.0
+        for j in range(n_labels):
+            alpha[t, j] = pred[t, j] * weight[a + t, j]
+            c += alpha[t, j]
+        if c == 0.0:
+            return -np.inf
+        total += np.log(c)
+        c = 1.0 / c
+        low = 1.0
+        for j in range(n_labels):
+            v = alpha[t, j] * c
+            alpha[t, j] = v
+            v = v if v > 0.0 else 1.0
+            low = v if v < low else low
+        if low < TINY:
+            return np.nan
+    return total
 
 
 @loop
@@ -74,137 +123,127 @@ def filter_scaled(
     pred_t[j] = sum_i alpha_{t-1}[i] edge_t[i, j],  alpha_t = pred_t * weight_t / c_t,
     log Z = sum_t log c_t. ``safe[i]`` turns False where a message comes near underflow.
     """
-    n_labels = weight.shape[1]
     step = 0 if edge.shape[0] == 1 else 1
     for i in range(offsets.shape[0] - 1):
-        if not safe[i]:
-            continue
         a, b = offsets[i], offsets[i + 1]
-        total = 0.0
-        for t in range(a, b):
-            for j in range(n_labels):
-                pred[t, j] = 1.0 if t == a else 0.0
-            if t > a:
-                for q in range(n_labels):
-                    v = alpha[t - 1, q]
-                    for j in range(n_labels):
-                        pred[t, j] += v * edge[step * t, q, j]
-            c = 0.0
-            for j in range(n_labels):
-                alpha[t, j] = pred[t, j] * weight[t, j]
-                c += alpha[t, j]
-            if c == 0.0:
-                total = -np.inf
-                break
-            total += np.log(c)
-            c = 1.0 / c
-            low = 1.0
-            for j in range(n_labels):
-                v = alpha[t, j] * c
-                alpha[t, j] = v
-                v = v if v > 0.0 else 1.0
-                low = v if v < low else low
-            if low < TINY:
-                safe[i] = False
-                break
-        log_z[i] = total
+        if safe[i]:
+            log_z[i] = _filter_one(weight, edge, step, a, b, alpha[a:b], pred[a:b])
+            safe[i] = not np.isnan(log_z[i])
 
 
-@loop
-def smooth_scaled(
-    alpha: Any, pred: Any, edge: Any, edge_t: Any, offsets: Any, safe: Any, ratio: Any, node_p: Any
+@inlined
+def _smooth_one(
+    alpha: Any, pred: Any, edge_t: Any, step: Any, a: Any, b: Any, ratio: Any, node_p: Any
 ) -> None:
-    """Node marginals of the safe sequences, backwards from the last token.
+    """Node marginals of the tokens a:b from messages in the first rows of alpha and pred.
 
     r_t = P_t / pred_t,  P_{t-1}[i] = alpha_{t-1}[i] sum_j edge_t[i, j] r_t[j]. The pair marginals
-    are alpha_{t-1}[i] edge_t[i, j] r_t[j]; ``ratio`` keeps r for them (0 at first tokens).
+    are alpha_{t-1}[i] edge_t[i, j] r_t[j]; ``ratio`` keeps r for them (0 at the first token).
     ``edge_t`` holds the transposed matrices, so that the inner loop is contiguous.
     """
     n_labels = alpha.shape[1]
-    step = 0 if edge.shape[0] == 1 else 1
-    for i in range(offsets.shape[0] - 1):
-        if not safe[i]:
-            continue
-        a, b = offsets[i], offsets[i + 1]
+    for j in range(n_labels):
+        node_p[b - 1, j] = alpha[b - 1 - a, j]
+        ratio[0, j] = 0.0
+    for t in range(b - 1, a, -1):
+        k = t - a
         for j in range(n_labels):
-            node_p[b - 1, j] = alpha[b - 1, j]
-            ratio[a, j] = 0.0
-        for t in range(b - 1, a, -1):
-            for j in range(n_labels):
-                v = pred[t, j]
-                ratio[t, j] = node_p[t, j] / (v if v > 0.0 else 1.0)
-                node_p[t - 1, j] = 0.0
-            for j in range(n_labels):
-                v = ratio[t, j]
-                for q in range(n_labels):
-                    node_p[t - 1, q] += v * edge_t[step * t, j, q]
-            c = 0.0
+            v = pred[k, j]
+            ratio[k, j] = node_p[t, j] / (v if v > 0.0 else 1.0)
+            node_p[t - 1, j] = 0.0
+        for j in range(n_labels):
+            v = ratio[k, j]
             for q in range(n_labels):
-                v = node_p[t - 1, q] * alpha[t - 1, q]
-                node_p[t - 1, q] = v
-                c += v
-            c = 1.0 / c
-            for q in range(n_labels):
-                node_p[t - 1, q] *= c
+                node_p[t - 1, q] += v * edge_t[step * t, j, q]
+        c = 0.0
+        for q in range(n_labels):
+            v = node_p[t - 1, q] * alpha[k - 1, q]
+            node_p[t - 1, q] = v
+            c += v
+        c = 1.0 / c
+        for q in range(n_labels):
+            node_p[t - 1, q] *= c
+
+
+@inlined
+def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
+    """sums += w sum_t alpha_{t-1} r_t', four tokens at a time."""
+    n_labels = alpha.shape[1]
+    t = 1
+    while t + 3 < l:
+        for q in range(n_labels):
+            v0, v1 = w * alpha[t - 1, q], w * alpha[t, q]
+            v2, v3 = w * alpha[t + 1, q], w * alpha[t + 2, q]
+            for j in range(n_labels):
+                sums[q, j] += (v0 * ratio[t, j] + v1 * ratio[t + 1, j]) + (
+                    v2 * ratio[t + 2, j] + v3 * ratio[t + 3, j]
+                )
+        t += 4
+    while t < l:
+        for q in range(n_labels):
+            v = w * alpha[t - 1, q]
+            for j in range(n_labels):
+                sums[q, j] += v * ratio[t, j]
+        t += 1
+
+
+@inlined
+def _pairs_one(alpha: Any, ratio: Any, edge: Any, step: Any, a: Any, b: Any, pairs: Any) -> None:
+    """Pair marginals of the tokens a:b; zero at the first."""
+    n_labels = alpha.shape[1]
+    pairs[a] = 0.0
+    for t in range(a + 1, b):
+        for q in range(n_labels):
+            v = alpha[t - 1 - a, q]
+            for j in range(n_labels):
+                pairs[t, q, j] = v * edge[step * t, q, j] * ratio[t - a, j]
 
 
 @loop
-def pair_sums_scaled(
-    alpha: Any, ratio: Any, edge: Any, offsets: Any, safe: Any, weights: Any, out: Any
+def marginals_scaled(
+    weight: Any,
+    edge: Any,
+    edge_t: Any,
+    offsets: Any,
+    safe: Any,
+    weights: Any,
+    log_z: Any,
+    node_p: Any,
+    sums: Any,
+    pairs: Any,
 ) -> None:
-    """Add sum_i weights[i] sum_t PP_t of the safe sequences to ``out`` (S, S)."""
-    n_labels = alpha.shape[1]
-    stationary = edge.shape[0] == 1
-    if stationary:
-        # sum_t alpha_{t-1} r_t' first, four tokens at a time, times the edge weights at the end
-        sums = np.zeros((n_labels, n_labels))
-        for i in range(offsets.shape[0] - 1):
-            if not safe[i]:
-                continue
-            w, t = weights[i], offsets[i] + 1
-            while t + 3 < offsets[i + 1]:
-                for q in range(n_labels):
-                    v0, v1 = w * alpha[t - 1, q], w * alpha[t, q]
-                    v2, v3 = w * alpha[t + 1, q], w * alpha[t + 2, q]
-                    for j in range(n_labels):
-                        sums[q, j] += (v0 * ratio[t, j] + v1 * ratio[t + 1, j]) + (
-                            v2 * ratio[t + 2, j] + v3 * ratio[t + 3, j]
-                        )
-                t += 4
-            while t < offsets[i + 1]:
-                for q in range(n_labels):
-                    v = w * alpha[t - 1, q]
-                    for j in range(n_labels):
-                        sums[q, j] += v * ratio[t, j]
-                t += 1
+    """log Z and marginals of the safe sequences, each while its messages are in cache.
+
+    The hot loop of training. ``sums`` (S, S) gets the weighted sum of pair marginals if edges are
+    stationary and it is not empty; ``pairs`` (N, S, S) each pair marginal unless it is empty.
+    """
+    n_labels = weight.shape[1]
+    step = 0 if edge.shape[0] == 1 else 1
+    longest = 0
+    for i in range(offsets.shape[0] - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    alpha, pred = np.empty((longest, n_labels)), np.empty((longest, n_labels))
+    ratio = np.empty((longest, n_labels))
+    outer = np.zeros((n_labels, n_labels))
+    for i in range(offsets.shape[0] - 1):
+        a, b = offsets[i], offsets[i + 1]
+        if not safe[i]:
+            continue
+        log_z[i] = _filter_one(weight, edge, step, a, b, alpha, pred)
+        safe[i] = not np.isnan(log_z[i])
+        if not safe[i] or log_z[i] == -np.inf:
+            continue
+        _smooth_one(alpha, pred, edge_t, step, a, b, ratio, node_p)
+        if sums.shape[0] > 0:
+            _add_outer(alpha, ratio, b - a, weights[i], outer)
+        if pairs.shape[0] > 0:
+            _pairs_one(alpha, ratio, edge, step, a, b, pairs)
+    if sums.shape[0] > 0:
+        # pair marginals are alpha_{t-1}[i] edge[i, j] r_t[j]: the edge comes in once, at the end
         for q in range(n_labels):
             for j in range(n_labels):
                 if edge[0, q, j] > 0.0:  # the sum of a forbidden pair may be infinite
-                    out[q, j] += sums[q, j] * edge[0, q, j]
-        return
-    for i in range(offsets.shape[0] - 1):
-        if safe[i]:
-            for t in range(offsets[i] + 1, offsets[i + 1]):
-                for q in range(n_labels):
-                    v = weights[i] * alpha[t - 1, q]
-                    for j in range(n_labels):
-                        out[q, j] += v * edge[t, q, j] * ratio[t, j]
-
-
-@loop
-def pairs_scaled(alpha: Any, ratio: Any, edge: Any, offsets: Any, safe: Any, out: Any) -> None:
-    """Pair marginals PP_t (N, S, S) of the safe sequences; zero at first tokens."""
-    n_labels = alpha.shape[1]
-    step = 0 if edge.shape[0] == 1 else 1
-    for i in range(offsets.shape[0] - 1):
-        if not safe[i]:
-            continue
-        out[offsets[i]] = 0.0
-        for t in range(offsets[i] + 1, offsets[i + 1]):
-            for q in range(n_labels):
-                v = alpha[t - 1, q]
-                for j in range(n_labels):
-                    out[t, q, j] = v * edge[step * t, q, j] * ratio[t, j]
+                    sums[q, j] += outer[q, j] * edge[0, q, j]
 
 
 @loop
@@ -292,7 +331,7 @@ def smooth_log(
 ) -> None:
     """Marginals of the sequences in the log form: P_{t-1} = K_t P_t.
 
-    ``sums`` gets the weighted sum of the pair marginals; ``pairs`` each of them unless empty.
+    ``sums`` gets the weighted sum of the pair marginals, ``pairs`` each of them, unless empty.
     """
     n_labels = alpha.shape[1]
     step = 0 if edge.shape[0] == 1 else 1
@@ -308,7 +347,8 @@ def smooth_log(
         for t in range(offsets[i + 1] - 1, offsets[i], -1):
             _kernel_log(alpha[t - 1], edge[step * t], kernel)
             kernel *= node_p[t]
-            sums += weights[i] * kernel
+            if sums.shape[0] > 0:
+                sums += weights[i] * kernel
             if pairs.shape[0] > 0:
                 pairs[t] = kernel
             node_p[t - 1] = kernel.sum(axis=1)
@@ -325,3 +365,20 @@ def backward_kernels_log(alpha: Any, edge: Any, offsets: Any, safe: Any, kernels
         kernels[offsets[i]] = 0.0
         for t in range(offsets[i] + 1, offsets[i + 1]):
             _kernel_log(alpha[t - 1], edge[step * t], kernels[t])
+
+
+@loop
+def smooth_kernels(kernels: Any, offsets: Any, node_p: Any) -> None:
+    """Node marginals P_{t-1} = K_t P_t, given those of the last tokens in ``node_p``."""
+    n_labels = node_p.shape[1]
+    for i in range(offsets.shape[0] - 1):
+        for t in range(offsets[i + 1] - 1, offsets[i], -1):
+            c = 0.0
+            for q in range(n_labels):
+                v = 0.0
+                for j in range(n_labels):
+                    v += kernels[t, q, j] * node_p[t, j]
+                node_p[t - 1, q] = v
+                c += v
+            for q in range(n_labels):
+                node_p[t - 1, q] /= c

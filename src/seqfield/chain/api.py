@@ -22,10 +22,10 @@ from seqfield.chain._chunks import (
     checked,
     checked_labels,
     checked_weights,
+    chunk_marginals,
     each_chunk,
     forward,
     posterior,
-    smooth,
 )
 from seqfield.chain.scores import Booleans, ChainScores, Floats
 
@@ -85,19 +85,26 @@ def marginals(
     array([[0.269, 0.731],
            [0.324, 0.676]])
     """
-    node = np.empty((scores.n_tokens, scores.n_labels))
-    s = scores.n_labels
-    each = np.empty((scores.n_tokens if pairs == "each" else 0, s, s))
     check_pairs(pairs)
+    s = scores.n_labels
+    node = np.empty((scores.n_tokens, s))
     w = np.ones(scores.n_sequences) if weights is None else checked_weights(weights, scores)
+    # sums over position-dependent edges are made of each pair marginal, chunk by chunk
+    by_pair = pairs == "each" or (pairs == "sum" and not scores.stationary)
+    each = np.empty((scores.n_tokens if pairs == "each" else 0, s, s))
+    none = np.empty((0, s, s))
 
     def work(chunk: Chunk) -> tuple[Floats, Floats]:
-        messages = forward(chunk)
-        checked(messages.log_z, chunk.sequences.start)
-        sums = np.zeros((s, s))
-        own_pairs = each[chunk.tokens] if pairs == "each" else each
-        smooth(chunk, messages, node[chunk.tokens], pairs, w[chunk.sequences], sums, own_pairs)
-        return messages.log_z, sums
+        own, sums = none, none[:, 0]
+        if by_pair:
+            own = each[chunk.tokens] if pairs == "each" else np.empty((*chunk.node.shape, s))
+        elif pairs == "sum":
+            sums = np.zeros((s, s))
+        log_z = chunk_marginals(chunk, w[chunk.sequences], node[chunk.tokens], sums, own)
+        if pairs == "sum" and by_pair:
+            per_token = np.repeat(w[chunk.sequences], np.diff(chunk.offsets))
+            sums = np.einsum("t,tij->ij", per_token, own)
+        return log_z, sums
 
     parts = each_chunk(scores, allowed, n_jobs, work)
     log_z = np.concatenate([part[0] for part in parts])

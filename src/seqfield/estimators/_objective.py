@@ -116,9 +116,7 @@ class Objective:
         gradient = self.architecture.collect(
             [(shard.design, part[1]) for shard, part in zip(self._shards, parts, strict=True)]
         )
-        penalty, slope = self.prior.smooth(theta)
-        gradient += slope
-        return value + penalty, gradient
+        return value + self.prior.add_smooth(theta, gradient), gradient
 
     def value(self, theta: Floats) -> float:
         """The value alone, without the L1 penalty."""
@@ -128,7 +126,7 @@ class Objective:
                 shard.weights @ self.loss.values(self._scores(theta, shard), shard.targets)
             )
 
-        return float(sum(run(work, self._shards, self.n_jobs))) + self.prior.smooth(theta)[0]
+        return float(sum(run(work, self._shards, self.n_jobs))) + self.prior.smooth(theta)
 
     def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
         """Shuffled sequences in batches of about ``size``, laid out once for all epochs.

@@ -206,7 +206,7 @@ class CRF(LinearEstimator):
             return SGD(max_iter=most, seed=int(self._random().randint(2**31 - 1)))
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
-        return kind(max_iter=most, tol=self.tol)
+        return kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
 
     def _random(self) -> np.random.RandomState:
         try:

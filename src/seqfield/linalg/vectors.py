@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from seqfield._compile import loop
+
+#: columns that are worked on while they are in cache
+BLOCK = 2048
 
 
 @loop
@@ -37,3 +42,47 @@ def add_scaled(out: Any, scale: Any, a: Any) -> None:
     """
     for k in range(out.shape[0]):
         out[k] += scale * a[k]
+
+
+@loop
+def plus_scaled(a: Any, scale: Any, b: Any) -> Any:
+    """a + scale * b, in one pass.
+
+    >>> import numpy as np
+    >>> plus_scaled(np.ones(2), 2.0, np.array([1.0, 3.0]))
+    array([3., 7.])
+    """
+    out = np.empty(a.shape[0])
+    for k in range(a.shape[0]):
+        out[k] = a[k] + scale * b[k]
+    return out
+
+
+@loop
+def products(rows: Any, used: Any, vectors: Any, begin: Any, end: Any) -> Any:
+    """Inner products (k, used) of ``vectors`` (k, n) with the first rows, columns begin:end.
+
+    Blocks of columns stay in cache while all products over them are taken: each number is read
+    from memory once.
+    """
+    out = np.zeros((vectors.shape[0], used))
+    for b in range(begin, end, BLOCK):
+        e = min(b + BLOCK, end)
+        for v in range(vectors.shape[0]):
+            for r in range(used):
+                total = 0.0
+                for k in range(b, e):
+                    total += vectors[v, k] * rows[r, k]
+                out[v, r] += total
+    return out
+
+
+@loop
+def combine(out: Any, rows: Any, coefficients: Any, begin: Any, end: Any) -> None:
+    """out += sum_r coefficients[r] rows[r] on the columns begin:end, in place."""
+    for b in range(begin, end, BLOCK):
+        e = min(b + BLOCK, end)
+        for r in range(coefficients.shape[0]):
+            c = coefficients[r]
+            for k in range(b, e):
+                out[k] += c * rows[r, k]

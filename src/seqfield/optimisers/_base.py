@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqfield._parallel import run
 from seqfield.errors import CapabilityError
-from seqfield.linalg.vectors import add_scaled, dot
+from seqfield.linalg.vectors import combine, dot, products
 
 Floats = NDArray[np.float64]
+#: columns of a long vector that one thread takes at a time
+PIECE = 2**16
 
 
 class Step(NamedTuple):
@@ -60,39 +63,72 @@ class Stall:
 
 
 class History:
-    """The last pairs of steps and gradient changes, and the product of the inverse Hessian they
-    imply with a vector (the two-loop recursion)."""
+    """The last pairs of steps s and gradient changes y, and the product of the inverse Hessian
+    they imply with a vector.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._pairs: list[tuple[Floats, Floats, float]] = []
+    The two-loop recursion needs nothing of the vectors but their inner products, and its result
+    is a combination of them. So the inner products are kept (2m x 2m), the recursion runs on
+    coefficients, and an iteration reads the m pairs twice instead of four times.
+    """
 
-    def push(self, s: Floats, y: Floats) -> None:
-        """Add a pair; one without positive curvature is left out."""
-        curvature = dot(s, y)
-        if curvature > 1e-12 * dot(y, y):
-            self._pairs.append((s, y, curvature))
-            del self._pairs[: -self.size]
+    def __init__(self, size: int, n: int, n_jobs: int | None = None) -> None:
+        self.size, self.n_jobs = size, n_jobs
+        self._rows = np.empty((2 * size, n))  # s in the even rows, y in the odd ones
+        self._gram = np.zeros((2 * size, 2 * size))
+        self._order: list[int] = []  # slots from the oldest pair to the newest
+        self._pieces = [(k, min(k + PIECE, n)) for k in range(0, n, PIECE)]
+
+    def __len__(self) -> int:
+        return len(self._order)
 
     def clear(self) -> None:
         """Forget all pairs."""
-        self._pairs.clear()
+        self._order.clear()
 
-    def __len__(self) -> int:
-        return len(self._pairs)
+    def push(self, s: Floats, y: Floats) -> None:
+        """Add a pair; one without positive curvature is left out."""
+        if dot(s, y) <= 1e-12 * dot(y, y):
+            return
+        slot = self._order.pop(0) if len(self) == self.size else len(self)
+        self._order.append(slot)
+        pair = slice(2 * slot, 2 * slot + 2)
+        self._rows[pair] = s, y
+        inner = self._products(self._rows[pair])
+        self._gram[pair, : inner.shape[1]] = inner
+        self._gram[: inner.shape[1], pair] = inner.T
 
     def direction(self, gradient: Floats) -> Floats:
         """Minus the inverse Hessian times the gradient."""
-        q = -gradient
+        out = -gradient
+        if not self._order:
+            return out
+        gram = self._gram
+        # q = -gradient + sum_r c[r] rows[r]; with[r] = rows[r] . (-gradient)
+        c = np.zeros(2 * self.size)
+        with_gradient = np.zeros(2 * self.size)
+        inner = self._products(gradient[None])
+        with_gradient[: inner.shape[1]] = -inner[0]
         alphas = []
-        for s, y, curvature in reversed(self._pairs):
-            alpha = dot(s, q) / curvature
-            alphas.append(alpha)
-            add_scaled(q, -alpha, y)
-        if self._pairs:
-            _, y, curvature = self._pairs[-1]
-            q *= curvature / dot(y, y)
-        for (s, y, curvature), alpha in zip(self._pairs, reversed(alphas), strict=True):
-            beta = dot(y, q) / curvature
-            add_scaled(q, alpha - beta, s)
-        return q
+        for slot in reversed(self._order):
+            s, y = 2 * slot, 2 * slot + 1
+            alphas.append((with_gradient[s] + gram[s] @ c) / gram[s, y])
+            c[y] -= alphas[-1]
+        newest = 2 * self._order[-1]
+        scale = gram[newest, newest + 1] / gram[newest + 1, newest + 1]
+        c *= scale
+        with_gradient *= scale
+        for slot, alpha in zip(self._order, reversed(alphas), strict=True):
+            s, y = 2 * slot, 2 * slot + 1
+            c[s] += alpha - (with_gradient[y] + gram[y] @ c) / gram[s, y]
+        out *= scale
+        used = 2 * len(self)
+        run(lambda piece: combine(out, self._rows, c[:used], *piece), self._pieces, self.n_jobs)
+        return out
+
+    def _products(self, vectors: Floats) -> Floats:
+        """Inner products of vectors with all rows in use, summed over pieces in order."""
+        used = 2 * len(self)
+        parts = run(
+            lambda piece: products(self._rows, used, vectors, *piece), self._pieces, self.n_jobs
+        )
+        return np.asarray(sum(parts[1:], parts[0]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from seqfield.linalg.vectors import dot
+from seqfield.linalg.vectors import dot, plus_scaled
 from seqfield.optimisers._base import Callback, Floats, History, Result, Stall, Step, require
 
 
@@ -26,13 +26,14 @@ class LBFGS:
     max_iter: int = 500
     tol: float = 1e-5
     memory: int = 6
+    n_jobs: int | None = None
     needs = ("value_and_grad", "gap")
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
         """Minimise from theta."""
         require("L-BFGS", objective, self.needs)
         value, gradient = objective.value_and_grad(theta)
-        history, stalled = History(self.memory), Stall(self.tol)
+        history, stalled = History(self.memory, len(theta), self.n_jobs), Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
                 return Result(theta, value, gradient, iteration - 1, True)
@@ -77,7 +78,7 @@ def wolfe_step(
     low, high = 0.0, np.inf
     best: tuple[Floats, float, Floats] | None = None
     for _ in range(max_tries):
-        new = theta + step * direction
+        new = plus_scaled(theta, step, direction)
         new_value, gradient = objective.value_and_grad(new)
         if not new_value <= value + decrease * step * slope:
             high = step

@@ -22,6 +22,7 @@ class OWLQN:
     max_iter: int = 500
     tol: float = 1e-5
     memory: int = 6
+    n_jobs: int | None = None
     max_tries: int = 40
     needs = ("value_and_grad", "gap", "l1", "pseudo_gradient")
 
@@ -34,7 +35,7 @@ class OWLQN:
 
         smooth, gradient = objective.value_and_grad(theta)
         value = total(smooth, theta)
-        history, stalled = History(self.memory), Stall(self.tol)
+        history, stalled = History(self.memory, len(theta), self.n_jobs), Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
                 return Result(theta, value, gradient, iteration - 1, True)
