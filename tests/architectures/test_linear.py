@@ -63,7 +63,11 @@ class Problem:
         self.d_node, self.d_edge = rng.normal(size=(n, n_labels)), rng.normal(size=shape)
 
     def scores(self, theta):
-        return self.linear.scores(theta, self.linear.design(self.data))
+        scores = self.linear.scores(theta, self.linear.design(self.data))
+        once = self.linear.score(theta, self.data)
+        np.testing.assert_allclose(once.node, scores.node, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(once.edge, scores.edge, rtol=1e-12, atol=1e-12)
+        return scores
 
     def pullback(self, cuts=()):
         """J' d, from parts of whole sequences."""

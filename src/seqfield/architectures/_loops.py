@@ -46,8 +46,9 @@ def split(
 
     ``place[f]`` is the row of feature f or -1; then its entries are the ``sizes[f]`` from
     ``first[f]`` on, with the columns from ``begin[f]`` on. Returns CSR-like parts
-    (indptr, row, value) and (indptr, entry, column, value).
+    (indptr, row, value) and (indptr, entry, column, value), without values if none are given.
     """
+    valued = values.shape[0] > 0
     n = indptr.shape[0] - 1
     row_ptr, entry_ptr = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for t in range(n):
@@ -61,23 +62,25 @@ def split(
         row_ptr[t + 1] = row_ptr[t] + n_rows
         entry_ptr[t + 1] = entry_ptr[t] + n_entries
     row = np.empty(row_ptr[n], np.int32)
-    row_value = np.empty(row_ptr[n], values.dtype)
+    row_value = np.empty(row_ptr[n] if valued else 0, values.dtype)
     entry = np.empty(entry_ptr[n], np.int32)
     column = np.empty(entry_ptr[n], np.int32)
-    entry_value = np.empty(entry_ptr[n], values.dtype)
+    entry_value = np.empty(entry_ptr[n] if valued else 0, values.dtype)
     r, e = 0, 0
     for t in range(n):
         for k in range(indptr[t], indptr[t + 1]):
             f = features[k]
             if place[f] >= 0:
                 row[r] = place[f]
-                row_value[r] = values[k]
+                if valued:
+                    row_value[r] = values[k]
                 r += 1
             else:
                 for m in range(sizes[f]):
                     entry[e] = first[f] + m
                     column[e] = columns[begin[f] + m]
-                    entry_value[e] = values[k]
+                    if valued:
+                        entry_value[e] = values[k]
                     e += 1
     return row_ptr, row, row_value, entry_ptr, entry, column, entry_value
 
@@ -134,6 +137,39 @@ def add_entries(
             if not binary:
                 v *= values[k]
             out[t, column[k]] += v
+
+
+@loop
+def score(
+    indptr: Any,
+    indices: Any,
+    values: Any,
+    place: Any,
+    rows: Any,
+    starts: Any,
+    columns: Any,
+    theta: Any,
+    out: Any,
+) -> None:
+    """out = X W without a design, for data that are scored once.
+
+    ``place[f]`` is the row of ``rows`` that holds the weights of feature f, or -1; ``rows`` may be
+    empty, then all weights are taken from theta.
+    """
+    n_columns = out.shape[1]
+    dense = rows.shape[0] > 0
+    for t in range(indptr.shape[0] - 1):
+        for c in range(n_columns):
+            out[t, c] = 0.0
+        for k in range(indptr[t], indptr[t + 1]):
+            f, v = indices[k], values[k]
+            if dense and place[f] >= 0:
+                r = place[f]
+                for c in range(n_columns):
+                    out[t, c] += v * rows[r, c]
+            else:
+                for w in range(starts[f], starts[f + 1]):
+                    out[t, columns[w]] += v * theta[w]
 
 
 @loop

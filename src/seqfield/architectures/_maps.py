@@ -49,6 +49,10 @@ class DenseMap:
         """X' d."""
         return np.asarray(design.x.T @ d).ravel()
 
+    def score(self, theta: Floats, x: Any) -> Floats:
+        """X W of data that are scored once."""
+        return self.apply(theta, self.design(x))
+
     def names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Feature and column of each weight."""
         feature, column = np.indices(self.shape)
@@ -58,8 +62,8 @@ class DenseMap:
 class SparseDesign(NamedTuple):
     """A sparse X laid out for the compiled loops, in local numbers.
 
-    The local weights are ``touched``: first those of the dense rows, whose places in the block of
-    rows are ``cells``, then those of the entries.
+    With ``binary`` all values are 1 and not kept. The local weights are ``touched``: first those of
+    the dense rows, whose places in the block of rows are ``cells``, then those of the entries.
     """
 
     binary: bool
@@ -94,6 +98,7 @@ class SparseMap:
             raise InputError(f"{self.n_weights} weights: at most 2^31 are possible")
         # Measured: beyond a quarter of the columns one dense row beats single entries.
         self._many = np.diff(self.starts) >= min(n_columns, max(2, -(-n_columns // 4)))
+        self._place = np.where(self._many, np.cumsum(self._many) - 1, -1).astype(np.int32)
 
     @classmethod
     def full(cls, n_features: int, n_columns: int) -> SparseMap:
@@ -109,11 +114,31 @@ class SparseMap:
         seen.sort_indices()
         return cls(seen.indptr, seen.indices, hits.shape[1])
 
-    def design(self, x: Any) -> SparseDesign:
-        """X laid out."""
+    def score(self, theta: Floats, x: Any) -> Floats:
+        """X W of data that are scored once: no design, which pays only if it is used again."""
+        x = self._checked(x)
+        rows = np.empty((0, self.shape[1]))
+        if x.nnz > self.n_weights // 4:  # else laying out dense rows costs more than it brings
+            weights, cells = _loops.weights_of(
+                np.flatnonzero(self._many), self.starts, self.columns, self.shape[1]
+            )
+            rows = np.zeros((int(self._many.sum()), self.shape[1]))
+            _loops.put(rows.ravel(), cells, _loops.gather(theta, weights))
+        out = np.empty((x.shape[0], self.shape[1]))
+        _loops.score(
+            x.indptr, x.indices, x.data, self._place, rows, self.starts, self.columns, theta, out
+        )
+        return out
+
+    def _checked(self, x: Any) -> sp.csr_array:
         x = x if sp.issparse(x) else sp.csr_array(x)
         if x.shape[1] != self.shape[0]:
             raise InputError(f"X has {x.shape[1]} features, the model {self.shape[0]}")
+        return x
+
+    def design(self, x: Any) -> SparseDesign:
+        """X laid out."""
+        x = self._checked(x)
         features, local = _distinct(x.indices, self.shape[0])
         many = self._many[features]
         row_weights, cells = _loops.weights_of(
@@ -124,11 +149,13 @@ class SparseMap:
         begin = self.starts[features]
         sizes = np.where(many, 0, self.starts[features + 1] - begin)
         place = np.where(many, np.cumsum(many) - 1, -1)
+        binary = bool((x.data == 1).all())
+        values = x.data[:0] if binary else x.data
         row_ptr, row, row_value, entry_ptr, entry, column, entry_value = _loops.split(
-            x.indptr, local, x.data, place, np.cumsum(sizes) - sizes, sizes, begin, self.columns
+            x.indptr, local, values, place, np.cumsum(sizes) - sizes, sizes, begin, self.columns
         )
         return SparseDesign(
-            binary=bool((x.data == 1).all()),
+            binary=binary,
             row_ptr=row_ptr,
             row=row,
             row_value=row_value,

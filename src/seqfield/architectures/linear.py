@@ -106,11 +106,26 @@ class Linear:
     def scores(self, theta: Floats, design: Design) -> ChainScores:
         """Chain scores of laid-out data."""
         node = self.node.apply(theta[: self._cuts[0]], design.node)
-        edge = self.transitions(theta)
+        own = None
         if self.edge is not None:
             own = self.edge.apply(theta[self._cuts[1] :], design.edge)
+        return self._chain(theta, node, own, design.offsets)
+
+    def score(self, theta: Floats, data: Sequences) -> ChainScores:
+        """Chain scores of data that are scored once."""
+        node = self.node.score(theta[: self._cuts[0]], data.x)
+        own = None
+        if self.edge is not None:
+            own = self.edge.score(theta[self._cuts[1] :], data.edge)
+        return self._chain(theta, node, own, data.offsets)
+
+    def _chain(
+        self, theta: Floats, node: Floats, own: Floats | None, offsets: NDArray[np.int64]
+    ) -> ChainScores:
+        edge = self.transitions(theta)
+        if own is not None:
             edge = edge + own.reshape(-1, self.n_labels, self.n_labels)
-        return ChainScores(node, edge, design.offsets, check=False)
+        return ChainScores(node, edge, offsets, check=False)
 
     def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> Floats:
         """The gradient by the weights ``design.touched``, in their order."""

@@ -38,7 +38,7 @@ class LinearEstimator(SequenceEstimator):
     def _scores(self, data: Sequences) -> ChainScores:
         if self._architecture.edge is not None and data.edge is None:
             raise InputError("the model was trained with edge features, but X has none")
-        return self._architecture.scores(self.theta_, self._architecture.design(data))
+        return self._architecture.score(self.theta_, data)
 
     @property
     def transitions_(self) -> Floats:
