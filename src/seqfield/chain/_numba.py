@@ -67,13 +67,15 @@ def shift_and_judge(node: Any, edge: Any, offsets: Any, safe: Any, shift: Any) -
         edges -= high_e
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
-        low, high = _span(nodes[a * s : b * s])
-        for k in range(a * s, b * s):
-            nodes[k] -= high
+        part = nodes[a * s : b * s]
+        low, high = _span(part)
+        for k in range(part.shape[0]):
+            part[k] -= high
         if not stationary:
-            low_e, high_e = _span(edges[(a + 1) * s * s : b * s * s])
-            for k in range((a + 1) * s * s, b * s * s):
-                edges[k] -= high_e
+            part = edges[(a + 1) * s * s : b * s * s]
+            low_e, high_e = _span(part)
+            for k in range(part.shape[0]):
+                part[k] -= high_e
         safe[i] = (high - low) + (high_e - low_e) <= RANGE
         shift[i] = (b - a) * high + (b - a - 1) * high_e
 

@@ -63,16 +63,19 @@ def products(rows: Any, used: Any, vectors: Any, begin: Any, end: Any) -> Any:
     """Inner products (k, used) of ``vectors`` (k, n) with the first rows, columns begin:end.
 
     Blocks of columns stay in cache while all products over them are taken: each number is read
-    from memory once.
+    from memory once. (Loops run from 0 over slices: where an index might be negative, numba must
+    ask, and then there are no vector instructions.)
     """
     out = np.zeros((vectors.shape[0], used))
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
         for v in range(vectors.shape[0]):
+            x = vectors[v, b:e]
             for r in range(used):
+                y = rows[r, b:e]
                 total = 0.0
-                for k in range(b, e):
-                    total += vectors[v, k] * rows[r, k]
+                for k in range(e - b):
+                    total += x[k] * y[k]
                 out[v, r] += total
     return out
 
@@ -82,7 +85,8 @@ def combine(out: Any, rows: Any, coefficients: Any, begin: Any, end: Any) -> Non
     """out += sum_r coefficients[r] rows[r] on the columns begin:end, in place."""
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
+        x = out[b:e]
         for r in range(coefficients.shape[0]):
-            c = coefficients[r]
-            for k in range(b, e):
-                out[k] += c * rows[r, k]
+            c, y = coefficients[r], rows[r, b:e]
+            for k in range(e - b):
+                x[k] += c * y[k]

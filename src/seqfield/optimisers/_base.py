@@ -92,7 +92,7 @@ class History:
         slot = self._order.pop(0) if len(self) == self.size else len(self)
         self._order.append(slot)
         pair = slice(2 * slot, 2 * slot + 2)
-        self._rows[pair] = s, y
+        self._rows[2 * slot], self._rows[2 * slot + 1] = s, y
         inner = self._products(self._rows[pair])
         self._gram[pair, : inner.shape[1]] = inner
         self._gram[: inner.shape[1], pair] = inner.T
