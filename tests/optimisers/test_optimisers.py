@@ -425,13 +425,14 @@ def test_history_is_exact_on_a_quadratic_of_few_dimensions():
     _, vectors = np.linalg.eigh(goal.a)
     history = History(size=3, n=3)
     for step in vectors.T:
-        history.push(step, goal.a @ step)
+        history.push(step, 0 * step, goal.a @ step, 0 * step)
     g = np.array([1.0, -2.0, 0.5])
     np.testing.assert_allclose(history.direction(g), -np.linalg.solve(goal.a, g), rtol=1e-12)
     assert len(history) == 3
-    history.push(vectors[:, 0], -vectors[:, 0])  # no positive curvature
-    assert len(history) == 3
-    history.push(vectors[:, 0], vectors[:, 0])
+    zero = np.zeros(3)
+    history.push(vectors[:, 0], zero, -vectors[:, 0], zero)  # no positive curvature
+    assert len(history) == 2
+    history.push(vectors[:, 0], zero, vectors[:, 0], zero)
     assert len(history) == 3
     history.clear()
     assert len(history) == 0
@@ -446,9 +447,10 @@ def test_history_equals_the_two_loop_recursion_on_vectors(n_jobs):
     curvatures = rng.uniform(0.5, 2.0, n)
     history = History(size, n, n_jobs)
     pairs = []
+    g = rng.normal(size=n)
     for _ in range(7):
         s = rng.normal(size=n)
-        history.push(s, curvatures * s)
+        history.push(g + s, g, curvatures * (g + s), curvatures * g)
         pairs = [*pairs, (s, curvatures * s)][-size:]
         g = rng.normal(size=n)
         q, alphas = g.copy(), []

@@ -97,12 +97,11 @@ class Scaled(NamedTuple):
 
 
 def scaled(chunk: Chunk) -> Scaled:
-    weight, edge = chunk.node.copy(), chunk.edge.copy()
+    weight, edge = np.empty_like(chunk.node), np.empty_like(chunk.edge)
     n = len(chunk.offsets) - 1
     safe, shift = np.empty(n, np.bool_), np.empty(n)
-    _numba.shift_and_judge(weight, edge, chunk.offsets, safe, shift)
-    # underflow is what `safe` is about; edge entries of first tokens are never read
-    with np.errstate(over="ignore", under="ignore"):
+    _numba.shift_and_judge(chunk.node, chunk.edge, chunk.offsets, weight, edge, safe, shift)
+    with np.errstate(over="ignore", under="ignore"):  # underflow is what `safe` is about
         np.exp(weight, out=weight)
         np.exp(edge, out=edge)
     return Scaled(weight, edge, safe, shift)

@@ -40,42 +40,50 @@ def _span(values: Any) -> Any:
         v0, v1, v2, v3 = values[k], values[k + 1], values[k + 2], values[k + 3]
         h0, h1 = v0 if v0 > h0 else h0, v1 if v1 > h1 else h1
         h2, h3 = v2 if v2 > h2 else h2, v3 if v3 > h3 else h3
-        l0, l1 = v0 if -np.inf < v0 < l0 else l0, v1 if -np.inf < v1 < l1 else l1
-        l2, l3 = v2 if -np.inf < v2 < l2 else l2, v3 if -np.inf < v3 < l3 else l3
+        l0, l1 = v0 if v0 < l0 else l0, v1 if v1 < l1 else l1
+        l2, l3 = v2 if v2 < l2 else l2, v3 if v3 < l3 else l3
     for k in range(n - n % 4, n):
         v0 = values[k]
-        h0 = v0 if v0 > h0 else h0
-        l0 = v0 if -np.inf < v0 < l0 else l0
+        h0, l0 = v0 if v0 > h0 else h0, v0 if v0 < l0 else l0
     low, high = min(l0, l1, l2, l3), max(h0, h1, h2, h3)
-    if high < low:
+    if high == -np.inf:
         return 0.0, 0.0
+    if low == -np.inf:  # something is forbidden: look again for the smallest of the rest
+        low = np.inf
+        for k in range(n):
+            low = values[k] if -np.inf < values[k] < low else low
     return low, high
 
 
 @loop
-def shift_and_judge(node: Any, edge: Any, offsets: Any, safe: Any, shift: Any) -> Any:
+def shift_and_judge(
+    node: Any, edge: Any, offsets: Any, node_out: Any, edge_out: Any, safe: Any, shift: Any
+) -> Any:
     """Subtract from each sequence its largest score; say where the scaled form is safe.
 
-    ``node`` and ``edge`` are changed in place; ``shift[i]`` is what log Z lost by it.
+    ``shift[i]`` is what log Z loses by it.
     """
     s = node.shape[1]
     nodes, edges = node.reshape(-1), edge.reshape(-1)
+    new_nodes, new_edges = node_out.reshape(-1), edge_out.reshape(-1)
     stationary = edge.shape[0] == 1
     low_e, high_e = 0.0, 0.0
     if stationary:
         low_e, high_e = _span(edges)
-        edges -= high_e
+        for k in range(edges.shape[0]):
+            new_edges[k] = edges[k] - high_e
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
-        part = nodes[a * s : b * s]
+        part, new = nodes[a * s : b * s], new_nodes[a * s : b * s]
         low, high = _span(part)
         for k in range(part.shape[0]):
-            part[k] -= high
+            new[k] = part[k] - high
         if not stationary:
-            part = edges[(a + 1) * s * s : b * s * s]
+            new_edges[a * s * s : (a + 1) * s * s] = 0.0  # never read
+            part, new = edges[(a + 1) * s * s : b * s * s], new_edges[(a + 1) * s * s : b * s * s]
             low_e, high_e = _span(part)
             for k in range(part.shape[0]):
-                part[k] -= high_e
+                new[k] = part[k] - high_e
         safe[i] = (high - low) + (high_e - low_e) <= RANGE
         shift[i] = (b - a) * high + (b - a - 1) * high_e
 

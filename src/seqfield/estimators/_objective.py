@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from seqfield._parallel import run
 from seqfield.chain import ChainScores
-from seqfield.chain._chunks import chunk_bounds
 from seqfield.data.schemes import Allowed
 from seqfield.labels import Targets
 from seqfield.linalg.vectors import dot
@@ -45,6 +45,17 @@ class Constraint:
         return ChainScores(
             scores.node, scores.edge + self.pairs, scores.offsets, start, end, check=False
         )
+
+
+def even_bounds(offsets: NDArray[np.int64], n: int) -> list[tuple[int, int]]:
+    """At most n runs of sequences with about equally many tokens.
+
+    >>> even_bounds(np.array([0, 5, 6, 10, 12]), 2)
+    [(0, 2), (2, 4)]
+    """
+    wanted = np.linspace(0, offsets[-1], n + 1)
+    nearest = np.searchsorted((offsets[1:] + offsets[:-1]) / 2, wanted)
+    return list(pairwise(np.unique(nearest).tolist()))
 
 
 class Shard(NamedTuple):
@@ -86,11 +97,11 @@ class Objective:
         self._data, self._targets, self._weights = data, targets, weights
         s = architecture.n_labels
         per_token = s if data.edge is None else s * s
-        n_tokens = max(2048, -(-data.n_tokens // MAX_SHARDS))
-        n_tokens = min(n_tokens, max(256, SHARD_SCORES // per_token))
+        most = max(MAX_SHARDS, -(-data.n_tokens * per_token // SHARD_SCORES))
+        n_shards = min(most, len(data), max(1, data.n_tokens // 2048))
         self._shards = run(
             lambda bound: self._shard(np.arange(*bound)),
-            chunk_bounds(data.offsets, n_tokens),
+            even_bounds(data.offsets, n_shards),
             n_jobs,
         )
 

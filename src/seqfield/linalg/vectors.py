@@ -59,19 +59,19 @@ def plus_scaled(a: Any, scale: Any, b: Any) -> Any:
 
 
 @loop
-def products(rows: Any, used: Any, vectors: Any, begin: Any, end: Any) -> Any:
-    """Inner products (k, used) of ``vectors`` (k, n) with the first rows, columns begin:end.
+def products(rows: Any, vectors: Any, begin: Any, end: Any) -> Any:
+    """Inner products (k, r) of ``vectors`` (k, n) with ``rows`` (r, n) on the columns begin:end.
 
     Blocks of columns stay in cache while all products over them are taken: each number is read
     from memory once. (Loops run from 0 over slices: where an index might be negative, numba must
     ask, and then there are no vector instructions.)
     """
-    out = np.zeros((vectors.shape[0], used))
+    out = np.zeros((vectors.shape[0], rows.shape[0]))
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
         for v in range(vectors.shape[0]):
             x = vectors[v, b:e]
-            for r in range(used):
+            for r in range(rows.shape[0]):
                 y = rows[r, b:e]
                 total = 0.0
                 for k in range(e - b):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from seqfield._parallel import run
 from seqfield.errors import CapabilityError
-from seqfield.linalg.vectors import combine, dot, products
+from seqfield.linalg.vectors import combine, products
 
 Floats = NDArray[np.float64]
 #: columns of a long vector that one thread takes at a time
@@ -73,7 +73,7 @@ class History:
 
     def __init__(self, size: int, n: int, n_jobs: int | None = None) -> None:
         self.size, self.n_jobs = size, n_jobs
-        self._rows = np.empty((2 * size, n))  # s in the even rows, y in the odd ones
+        self._rows = np.zeros((2 * size, n))  # s in the even rows, y in the odd ones
         self._gram = np.zeros((2 * size, 2 * size))
         self._order: list[int] = []  # slots from the oldest pair to the newest
         self._pieces = [(k, min(k + PIECE, n)) for k in range(0, n, PIECE)]
@@ -85,17 +85,23 @@ class History:
         """Forget all pairs."""
         self._order.clear()
 
-    def push(self, s: Floats, y: Floats) -> None:
-        """Add a pair; one without positive curvature is left out."""
-        if dot(s, y) <= 1e-12 * dot(y, y):
-            return
-        slot = self._order.pop(0) if len(self) == self.size else len(self)
+    def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
+        """Add the pair of a step from old to new; without positive curvature it is left out."""
+        full = len(self) == self.size
+        slot = self._order.pop(0) if full else self._free()
+        s, y = self._rows[2 * slot], self._rows[2 * slot + 1]
+        np.subtract(new, old, out=s)
+        np.subtract(new_gradient, gradient, out=y)
         self._order.append(slot)
         pair = slice(2 * slot, 2 * slot + 2)
-        self._rows[2 * slot], self._rows[2 * slot + 1] = s, y
         inner = self._products(self._rows[pair])
-        self._gram[pair, : inner.shape[1]] = inner
-        self._gram[: inner.shape[1], pair] = inner.T
+        self._gram[pair] = inner
+        self._gram[:, pair] = inner.T
+        if self._gram[2 * slot, 2 * slot + 1] <= 1e-12 * self._gram[2 * slot + 1, 2 * slot + 1]:
+            self._order.pop()
+
+    def _free(self) -> int:
+        return next(slot for slot in range(self.size) if slot not in self._order)
 
     def direction(self, gradient: Floats) -> Floats:
         """Minus the inverse Hessian times the gradient."""
@@ -103,11 +109,9 @@ class History:
         if not self._order:
             return out
         gram = self._gram
-        # q = -gradient + sum_r c[r] rows[r]; with[r] = rows[r] . (-gradient)
+        # q = -gradient + sum_r c[r] rows[r], with_gradient[r] = rows[r] . (-gradient)
         c = np.zeros(2 * self.size)
-        with_gradient = np.zeros(2 * self.size)
-        inner = self._products(gradient[None])
-        with_gradient[: inner.shape[1]] = -inner[0]
+        with_gradient = -self._products(gradient[None])[0]
         alphas = []
         for slot in reversed(self._order):
             s, y = 2 * slot, 2 * slot + 1
@@ -121,14 +125,10 @@ class History:
             s, y = 2 * slot, 2 * slot + 1
             c[s] += alpha - (with_gradient[y] + gram[y] @ c) / gram[s, y]
         out *= scale
-        used = 2 * len(self)
-        run(lambda piece: combine(out, self._rows, c[:used], *piece), self._pieces, self.n_jobs)
+        run(lambda piece: combine(out, self._rows, c, *piece), self._pieces, self.n_jobs)
         return out
 
     def _products(self, vectors: Floats) -> Floats:
-        """Inner products of vectors with all rows in use, summed over pieces in order."""
-        used = 2 * len(self)
-        parts = run(
-            lambda piece: products(self._rows, used, vectors, *piece), self._pieces, self.n_jobs
-        )
+        """Inner products of vectors with all rows, summed over pieces in order."""
+        parts = run(lambda piece: products(self._rows, vectors, *piece), self._pieces, self.n_jobs)
         return np.asarray(sum(parts[1:], parts[0]))

@@ -49,7 +49,7 @@ class LBFGS:
             if found is None:  # the value cannot be lowered in floating point
                 return Result(theta, value, gradient, iteration - 1, True)
             new, value, new_gradient = found
-            history.push(new - theta, new_gradient - gradient)
+            history.push(new, theta, new_gradient, gradient)
             theta, gradient = new, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
                 return Result(theta, value, gradient, iteration, True)

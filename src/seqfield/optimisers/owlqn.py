@@ -59,7 +59,7 @@ class OWLQN:
                 step *= 0.5
             else:  # the value cannot be lowered in floating point
                 return Result(theta, value, gradient, iteration - 1, True)
-            history.push(new - theta, new_gradient - gradient)
+            history.push(new, theta, new_gradient, gradient)
             theta, value, gradient = new, new_value, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
                 return Result(theta, value, gradient, iteration, True)
