@@ -106,7 +106,7 @@ def check_columns(model: Any, rows: Rows, source: str, *, spare: bool) -> None:
     from seqfield.features import Words
 
     encoder = model.features_
-    need: int | None = getattr(encoder, "_n_columns", None)
+    need: int | None = getattr(encoder, "n_columns_", None)
     if need is None:
         raise CapabilityError(
             f"the model's features ({type(encoder).__name__}) are not made of columns of text: "

@@ -150,7 +150,7 @@ class Words(Encoder):
         number("number of columns", n_columns, low=1, high=MAX_COLUMNS, whole=True)
         if not 0 <= self.column < n_columns:
             raise InputError(f"no column {self.column} for the word: rows have {n_columns} columns")
-        self._n_columns = n_columns if self.columns else self.column + 1
+        self.n_columns_ = n_columns if self.columns else self.column + 1
         others = [c for c in range(n_columns) if self.columns and c != self.column]
         self._used = [self.column, *others]
         valued = list(_VALUED) if self.spelling else []
@@ -184,10 +184,10 @@ class Words(Encoder):
     def _columns(self, tokens: list[Any], offsets: Offsets) -> list[list[str]]:
         """The used columns as lists of strings, the word's first."""
         try:
-            columns = columns_of(tokens, offsets, self._n_columns)
+            columns = columns_of(tokens, offsets, self.n_columns_)
         except InputError as error:
             raise InputError(
-                f"every token must be a row of {self._n_columns} strings, but {error}"
+                f"every token must be a row of {self.n_columns_} strings, but {error}"
             ) from None
         return [columns[c] for c in self._used]
 
@@ -224,7 +224,7 @@ class Words(Encoder):
 
     def state(self) -> State:
         """Header and arrays for a model file."""
-        header = self.get_params() | {"n_columns": self._n_columns}
+        header = self.get_params() | {"n_columns": self.n_columns_}
         return header, {"node": self._node.combos} | pack_strings(self._values.learned())
 
     @classmethod

@@ -119,7 +119,7 @@ class Template(Encoder):
         self.text_, self._path = text, path
         lines = parse_template(text, path)
         self._reach = max((abs(r) for line in lines for r, _ in line.macros), default=0)
-        self._n_columns = 1 + max((c for line in lines for _, c in line.macros), default=0)
+        self.n_columns_ = 1 + max((c for line in lines for _, c in line.macros), default=0)
         # a B line without macros is the same for every token: plain transition scores
         self.transitions_ = any(line.kind == "B" for line in lines)
         node = [line for line in lines if line.kind == "U"]
@@ -150,7 +150,7 @@ class Template(Encoder):
 
     def _columns(self, tokens: list[Any], offsets: Offsets) -> list[list[str]]:
         """The used columns as lists of strings."""
-        last = self._n_columns - 1
+        last = self.n_columns_ - 1
         try:
             return columns_of(tokens, offsets, last + 1)
         except InputError as error:

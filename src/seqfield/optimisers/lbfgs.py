@@ -1,7 +1,7 @@
 """L-BFGS with a weak Wolfe line search, for smooth objectives.
 
-Needs ``value_and_grad``. Beyond that it costs 4 m vector operations an iteration for m pairs of
-history, about one gradient's worth on models with few tokens per parameter.
+Needs ``value_and_grad`` and ``gap``. Beyond gradients an iteration reads the 2 m vectors of its
+history twice.
 """
 
 from __future__ import annotations

@@ -1,0 +1,24 @@
+"""Places in public corpora where things are known to go wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import seqfield as sf
+from seqfield.data.conll import line_of
+from seqfield.errors import SchemeError
+
+pytestmark = pytest.mark.skipif(not os.environ.get("SEQFIELD_DATA"), reason="needs SEQFIELD_DATA")
+
+
+def test_the_label_that_breaks_the_scheme_in_spanish_is_named():
+    path = Path(os.environ["SEQFIELD_DATA"]) / "conll2002" / "esp.train.gz"
+    X, y = sf.read_conll(path)
+    words = sf.Words(window=1, spelling=None, columns=False)
+    with pytest.raises(SchemeError, match="'I-LOC' after the start") as caught:
+        sf.CRF(words, scheme="BIO").fit(X, y)
+    assert line_of(path, caught.value.place) == 221619
+    i, _ = caught.value.place
+    model = sf.CRF(words, scheme="BIO", on_violation="repair", c2=10.0, tol=0.1)
+    assert model.fit(X[i - 50 : i + 50], y[i - 50 : i + 50]).score(X[i : i + 1], [["B-LOC"] + y[i][1:]]) > 0.5
