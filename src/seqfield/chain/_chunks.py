@@ -104,18 +104,30 @@ def scaled(chunk: Chunk) -> Scaled:
     with np.errstate(over="ignore", under="ignore"):  # underflow is what `safe` is about
         np.exp(weight, out=weight)
         np.exp(edge, out=edge)
-    return Scaled(weight, edge, safe, shift)
+    return Scaled(weight, _padded(edge), safe, shift)
+
+
+def _padded(edge: Floats) -> Floats:
+    """Rows padded with zeros to a multiple of eight numbers."""
+    n, s, _ = edge.shape
+    out = np.zeros((n, s, -(-s // 8) * 8))
+    out[:, :, :s] = edge
+    return out
 
 
 def forward(chunk: Chunk) -> Forward:
     """log Z and forward messages: probabilities where safe, else their logarithms."""
     weight, edge, safe, shift = scaled(chunk)
-    alpha, pred = np.empty(weight.shape), np.empty(weight.shape)
+    shape = (len(weight), edge.shape[2])
+    alpha, pred = np.empty(shape), np.empty(shape)
     log_z = np.zeros(len(safe))
     _numba.filter_scaled(weight, edge, chunk.offsets, safe, alpha, pred, log_z)
     log_z += shift
     if not safe.all():
-        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, alpha, log_z)
+        own = np.empty(weight.shape)
+        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, own, log_z)
+        rows = np.repeat(~safe, np.diff(chunk.offsets))
+        alpha[rows, : weight.shape[1]] = own[rows]
     return Forward(log_z, safe, alpha, pred, edge)
 
 
@@ -125,7 +137,7 @@ def chunk_marginals(
     """log Z; node marginals, and the sum of pair marginals or each of them unless empty."""
     weight, edge, safe, shift = scaled(chunk)
     log_z = np.zeros(len(safe))
-    edge_t = np.ascontiguousarray(edge.transpose(0, 2, 1))
+    edge_t = _padded(edge[:, :, : weight.shape[1]].transpose(0, 2, 1))
     _numba.marginals_scaled(
         weight, edge, edge_t, chunk.offsets, safe, weights, log_z, node, sums, pairs
     )
@@ -145,12 +157,13 @@ def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
     node, kernels = np.empty(chunk.node.shape), np.empty((*chunk.node.shape, s))
     _numba.backward_kernels_scaled(f.alpha, f.pred, f.edge, chunk.offsets, f.safe, kernels)
     last = chunk.offsets[1:] - 1
-    node[last] = f.alpha[last]
+    node[last] = f.alpha[last, :s]
     if not f.safe.all():
-        _numba.backward_kernels_log(f.alpha, chunk.edge, chunk.offsets, f.safe, kernels)
+        alpha = np.ascontiguousarray(f.alpha[:, :s])
+        _numba.backward_kernels_log(alpha, chunk.edge, chunk.offsets, f.safe, kernels)
         unsafe = last[~f.safe]
         with np.errstate(under="ignore"):
-            node[unsafe] = np.exp(f.alpha[unsafe])
+            node[unsafe] = np.exp(alpha[unsafe])
         node[unsafe] /= node[unsafe].sum(axis=1, keepdims=True)
     _numba.smooth_kernels(kernels, chunk.offsets, node)
     return kernels, node

@@ -92,17 +92,18 @@ def shift_and_judge(
 def _filter_one(weight: Any, edge: Any, step: Any, a: Any, b: Any, alpha: Any, pred: Any) -> Any:
     """Forward messages of the tokens a:b into the first rows of alpha and pred; log Z.
 
-    NaN stands for a message that came near underflow.
+    NaN stands for a message that came near underflow. Rows of edge, alpha and pred are padded to
+    ``width`` columns, so that the innermost loops have no odd end.
     """
-    n_labels = weight.shape[1]
+    n_labels, width = weight.shape[1], edge.shape[2]
     total = 0.0
     for t in range(b - a):
-        for j in range(n_labels):
+        for j in range(width):
             pred[t, j] = 1.0 if t == 0 else 0.0
         if t > 0:
             for q in range(n_labels):
                 v = alpha[t - 1, q]
-                for j in range(n_labels):
+                for j in range(width):
                     pred[t, j] += v * edge[step * (a + t), q, j]
         c = 0.0
         for j in range(n_labels):
@@ -143,7 +144,15 @@ def filter_scaled(
 
 @inlined
 def _smooth_one(
-    alpha: Any, pred: Any, edge_t: Any, step: Any, a: Any, b: Any, ratio: Any, node_p: Any
+    alpha: Any,
+    pred: Any,
+    edge_t: Any,
+    step: Any,
+    a: Any,
+    b: Any,
+    ratio: Any,
+    back: Any,
+    node_p: Any,
 ) -> None:
     """Node marginals of the tokens a:b from messages in the first rows of alpha and pred.
 
@@ -151,7 +160,7 @@ def _smooth_one(
     are alpha_{t-1}[i] edge_t[i, j] r_t[j]; ``ratio`` keeps r for them (0 at the first token).
     ``edge_t`` holds the transposed matrices, so that the inner loop is contiguous.
     """
-    n_labels = alpha.shape[1]
+    n_labels, width = node_p.shape[1], edge_t.shape[2]
     for j in range(n_labels):
         node_p[b - 1, j] = alpha[b - 1 - a, j]
         ratio[0, j] = 0.0
@@ -160,14 +169,15 @@ def _smooth_one(
         for j in range(n_labels):
             v = pred[k, j]
             ratio[k, j] = node_p[t, j] / (v if v > 0.0 else 1.0)
-            node_p[t - 1, j] = 0.0
+        for q in range(width):
+            back[q] = 0.0
         for j in range(n_labels):
             v = ratio[k, j]
-            for q in range(n_labels):
-                node_p[t - 1, q] += v * edge_t[step * t, j, q]
+            for q in range(width):
+                back[q] += v * edge_t[step * t, j, q]
         c = 0.0
         for q in range(n_labels):
-            v = node_p[t - 1, q] * alpha[k - 1, q]
+            v = back[q] * alpha[k - 1, q]
             node_p[t - 1, q] = v
             c += v
         c = 1.0 / c
@@ -177,14 +187,14 @@ def _smooth_one(
 
 @inlined
 def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
-    """sums += w sum_t alpha_{t-1} r_t', four tokens at a time."""
-    n_labels = alpha.shape[1]
+    """sums += w sum_t alpha_{t-1} r_t', four tokens at a time; rows are padded."""
+    n_labels, width = sums.shape
     t = 1
     while t + 3 < l:
         for q in range(n_labels):
             v0, v1 = w * alpha[t - 1, q], w * alpha[t, q]
             v2, v3 = w * alpha[t + 1, q], w * alpha[t + 2, q]
-            for j in range(n_labels):
+            for j in range(width):
                 sums[q, j] += (v0 * ratio[t, j] + v1 * ratio[t + 1, j]) + (
                     v2 * ratio[t + 2, j] + v3 * ratio[t + 3, j]
                 )
@@ -192,7 +202,7 @@ def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
     while t < l:
         for q in range(n_labels):
             v = w * alpha[t - 1, q]
-            for j in range(n_labels):
+            for j in range(width):
                 sums[q, j] += v * ratio[t, j]
         t += 1
 
@@ -200,7 +210,7 @@ def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
 @inlined
 def _pairs_one(alpha: Any, ratio: Any, edge: Any, step: Any, a: Any, b: Any, pairs: Any) -> None:
     """Pair marginals of the tokens a:b; zero at the first."""
-    n_labels = alpha.shape[1]
+    n_labels = pairs.shape[1]
     pairs[a] = 0.0
     for t in range(a + 1, b):
         for q in range(n_labels):
@@ -227,14 +237,14 @@ def marginals_scaled(
     The hot loop of training. ``sums`` (S, S) gets the weighted sum of pair marginals if edges are
     stationary and it is not empty; ``pairs`` (N, S, S) each pair marginal unless it is empty.
     """
-    n_labels = weight.shape[1]
+    n_labels, width = weight.shape[1], edge.shape[2]
     step = 0 if edge.shape[0] == 1 else 1
     longest = 0
     for i in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
-    alpha, pred = np.empty((longest, n_labels)), np.empty((longest, n_labels))
-    ratio = np.empty((longest, n_labels))
-    outer = np.zeros((n_labels, n_labels))
+    alpha, pred = np.zeros((longest, width)), np.zeros((longest, width))
+    ratio, back = np.zeros((longest, width)), np.zeros(width)
+    outer = np.zeros((n_labels, width))
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
         if not safe[i]:
@@ -243,7 +253,7 @@ def marginals_scaled(
         safe[i] = not np.isnan(log_z[i])
         if not safe[i] or log_z[i] == -np.inf:
             continue
-        _smooth_one(alpha, pred, edge_t, step, a, b, ratio, node_p)
+        _smooth_one(alpha, pred, edge_t, step, a, b, ratio, back, node_p)
         if sums.shape[0] > 0:
             _add_outer(alpha, ratio, b - a, weights[i], outer)
         if pairs.shape[0] > 0:
@@ -264,7 +274,7 @@ def backward_kernels_scaled(
 
     It is alpha_{t-1}[i] edge_t[i, j] / pred_t[j].
     """
-    n_labels = alpha.shape[1]
+    n_labels = kernels.shape[1]
     step = 0 if edge.shape[0] == 1 else 1
     for i in range(offsets.shape[0] - 1):
         if not safe[i]:
