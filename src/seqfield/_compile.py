@@ -7,6 +7,7 @@ that cannot be written to (a read-only install) cost the on-disk cache, not the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -29,6 +30,13 @@ def loop(function: F) -> F:
         if "cannot cache" not in str(error):
             raise
         return cast(F, numba.njit(nogil=True, fastmath=FAST)(function))
+
+
+def is_cold(function: Any) -> bool:
+    """True if no compiled form of a loop's module is on disk yet: its first call will take long."""
+    folder = getattr(getattr(function, "stats", None), "cache_path", None)
+    module = function.__module__.rpartition(".")[2]
+    return folder is None or not any(Path(folder).glob(f"{module}.*.nbi"))
 
 
 def inlined(function: F) -> F:

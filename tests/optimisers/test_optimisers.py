@@ -431,6 +431,7 @@ def test_history_is_exact_on_a_quadratic_of_few_dimensions():
     assert len(history) == 3
     zero = np.zeros(3)
     history.push(vectors[:, 0], zero, -vectors[:, 0], zero)  # no positive curvature
+    history.direction(g)
     assert len(history) == 2
     history.push(vectors[:, 0], zero, vectors[:, 0], zero)
     assert len(history) == 3
@@ -452,6 +453,7 @@ def test_history_equals_the_two_loop_recursion_on_vectors(n_jobs):
         s = rng.normal(size=n)
         history.push(g + s, g, curvatures * (g + s), curvatures * g)
         pairs = [*pairs, (s, curvatures * s)][-size:]
+        history.direction(np.ones(n))  # another gradient in between changes nothing
         g = rng.normal(size=n)
         q, alphas = g.copy(), []
         for s, y in reversed(pairs):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqfield.cli.screen import console, fixed, plain_warnings, show, table
+from seqfield.cli.screen import announce_compilation, console, fixed, plain_warnings, show, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,7 @@ def demo(
     screen = console(record=svg is not None)
     begin = time.perf_counter()
     X, y = load_ingredients("train")
+    announce_compilation()
     screen.print(f"Training a CRF on {len(X)} recipe lines ...", style="bold")
     # the settings with the lowest NLL in a cross-validation of the training lines
     model = CRF(Words(window=5, spelling="pos"), c2=0.5, scheme="BIO")

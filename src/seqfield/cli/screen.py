@@ -21,6 +21,15 @@ def console(*, record: bool = False) -> Console:
     return Console(highlight=False, markup=False, emoji=False, record=record)
 
 
+def announce_compilation() -> None:
+    """Say so if this run compiles the loops first, which takes a while and happens once."""
+    from seqfield._compile import is_cold
+    from seqfield.chain._numba import marginals_scaled
+
+    if is_cold(marginals_scaled):
+        typer.echo("First run: compiling the inner loops, about 20 seconds, once.", err=True)
+
+
 def show(screen: Console, title: str, *parts: RenderableType) -> None:
     """Print parts under a title, and an empty line."""
     screen.print(title, style="bold")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from seqfield.cli import files
-from seqfield.cli.screen import console, facts, plain_warnings, show
+from seqfield.cli.screen import announce_compilation, console, facts, plain_warnings, show
 
 
 class Loss(StrEnum):
@@ -155,6 +155,8 @@ def train(
         n_jobs=jobs,
         verbose=not quiet,
     )
+    if not quiet:
+        announce_compilation()
     with plain_warnings(), files.about(source, encoding):
         model.fit(X, y)
     model.notes_ = {"columns": columns}  # the same ones serve tag and eval

@@ -59,18 +59,18 @@ def plus_scaled(a: Any, scale: Any, b: Any) -> Any:
 
 
 @loop
-def products(rows: Any, vectors: Any, begin: Any, end: Any) -> Any:
-    """Inner products (k, r) of ``vectors`` (k, n) with ``rows`` (r, n) on the columns begin:end.
+def products(rows: Any, which: Any, begin: Any, end: Any) -> Any:
+    """Inner products (k, r) of the rows ``which`` with all ``rows`` (r, n), columns begin:end.
 
     Blocks of columns stay in cache while all products over them are taken: each number is read
     from memory once. (Loops run from 0 over slices: where an index might be negative, numba must
     ask, and then there are no vector instructions.)
     """
-    out = np.zeros((vectors.shape[0], rows.shape[0]))
+    out = np.zeros((which.shape[0], rows.shape[0]))
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
-        for v in range(vectors.shape[0]):
-            x = vectors[v, b:e]
+        for v in range(which.shape[0]):
+            x = rows[which[v], b:e]
             for r in range(rows.shape[0]):
                 y = rows[r, b:e]
                 total = 0.0
@@ -82,10 +82,12 @@ def products(rows: Any, vectors: Any, begin: Any, end: Any) -> Any:
 
 @loop
 def combine(out: Any, rows: Any, coefficients: Any, begin: Any, end: Any) -> None:
-    """out += sum_r coefficients[r] rows[r] on the columns begin:end, in place."""
+    """out = sum_r coefficients[r] rows[r] on the columns begin:end."""
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
         x = out[b:e]
+        for k in range(e - b):
+            x[k] = 0.0
         for r in range(coefficients.shape[0]):
             c, y = coefficients[r], rows[r, b:e]
             for k in range(e - b):

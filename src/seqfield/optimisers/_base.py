@@ -73,9 +73,11 @@ class History:
 
     def __init__(self, size: int, n: int, n_jobs: int | None = None) -> None:
         self.size, self.n_jobs = size, n_jobs
-        self._rows = np.zeros((2 * size, n))  # s in the even rows, y in the odd ones
+        # s in the even rows, y in the odd ones, and in the last the gradient
+        self._rows = np.zeros((2 * size + 1, n))
         self._gram = np.zeros((2 * size, 2 * size))
         self._order: list[int] = []  # slots from the oldest pair to the newest
+        self._fresh: int | None = None  # a slot whose inner products are not known yet
         self._pieces = [(k, min(k + PIECE, n)) for k in range(0, n, PIECE)]
 
     def __len__(self) -> int:
@@ -84,34 +86,31 @@ class History:
     def clear(self) -> None:
         """Forget all pairs."""
         self._order.clear()
+        self._fresh = None
 
     def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
-        """Add the pair of a step from old to new; without positive curvature it is left out."""
-        full = len(self) == self.size
-        slot = self._order.pop(0) if full else self._free()
-        s, y = self._rows[2 * slot], self._rows[2 * slot + 1]
-        np.subtract(new, old, out=s)
-        np.subtract(new_gradient, gradient, out=y)
+        """Add the pair of a step from old to new."""
+        if self._fresh is not None:
+            self._update_products()
+        used = set(self._order)
+        slot = next((k for k in range(self.size) if k not in used), None)
+        if slot is None:
+            slot = self._order.pop(0)
+        np.subtract(new, old, out=self._rows[2 * slot])
+        np.subtract(new_gradient, gradient, out=self._rows[2 * slot + 1])
         self._order.append(slot)
-        pair = slice(2 * slot, 2 * slot + 2)
-        inner = self._products(self._rows[pair])
-        self._gram[pair] = inner
-        self._gram[:, pair] = inner.T
-        if self._gram[2 * slot, 2 * slot + 1] <= 1e-12 * self._gram[2 * slot + 1, 2 * slot + 1]:
-            self._order.pop()
-
-    def _free(self) -> int:
-        return next(slot for slot in range(self.size) if slot not in self._order)
+        self._fresh = slot
 
     def direction(self, gradient: Floats) -> Floats:
         """Minus the inverse Hessian times the gradient."""
-        out = -gradient
+        last = 2 * self.size
+        self._rows[last] = gradient
+        with_gradient = -self._update_products()[:last]
         if not self._order:
-            return out
+            return -gradient
         gram = self._gram
         # q = -gradient + sum_r c[r] rows[r], with_gradient[r] = rows[r] . (-gradient)
-        c = np.zeros(2 * self.size)
-        with_gradient = -self._products(gradient[None])[0]
+        c = np.zeros(last)
         alphas = []
         for slot in reversed(self._order):
             s, y = 2 * slot, 2 * slot + 1
@@ -124,11 +123,26 @@ class History:
         for slot, alpha in zip(self._order, reversed(alphas), strict=True):
             s, y = 2 * slot, 2 * slot + 1
             c[s] += alpha - (with_gradient[y] + gram[y] @ c) / gram[s, y]
-        out *= scale
-        run(lambda piece: combine(out, self._rows, c, *piece), self._pieces, self.n_jobs)
+        out, weights = np.empty(len(gradient)), np.append(c, -scale)
+        run(lambda piece: combine(out, self._rows, weights, *piece), self._pieces, self.n_jobs)
         return out
 
-    def _products(self, vectors: Floats) -> Floats:
-        """Inner products of vectors with all rows, summed over pieces in order."""
-        parts = run(lambda piece: products(self._rows, vectors, *piece), self._pieces, self.n_jobs)
-        return np.asarray(sum(parts[1:], parts[0]))
+    def _update_products(self) -> Floats:
+        """Inner products of the gradient with all rows, in one pass with those of a new pair.
+
+        A pair without positive curvature is dropped.
+        """
+        which, fresh = [2 * self.size], self._fresh
+        if fresh is not None:
+            which += [2 * fresh, 2 * fresh + 1]
+        index = np.array(which)
+        parts = run(lambda piece: products(self._rows, index, *piece), self._pieces, self.n_jobs)
+        inner = np.asarray(sum(parts[1:], parts[0]))
+        if fresh is not None:
+            pair = slice(2 * fresh, 2 * fresh + 2)
+            self._gram[pair] = inner[1:, :-1]
+            self._gram[:, pair] = inner[1:, :-1].T
+            self._fresh = None
+            if self._gram[2 * fresh, 2 * fresh + 1] <= 1e-12 * inner[2, 2 * fresh + 1]:
+                self._order.remove(fresh)
+        return np.asarray(inner[0])
