@@ -1,12 +1,13 @@
 """The shared base of all estimators: forms of X and y, decoding, probabilities, scoring.
 
-An estimator gives two hooks: ``_fit(data, targets, weights)`` sets its parameters from encoded
-data and ``_scores(data)`` returns `ChainScores`. Everything a user calls is here.
+An estimator gives its parameters in four hooks (`SequenceEstimator._fit`, ``_scores``, ``_state``,
+``_restore``). Everything a user calls is here.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
@@ -30,7 +31,7 @@ Floats = NDArray[np.float64]
 Decoding = Literal["viterbi", "posterior"]
 
 
-class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
+class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all sequence labellers.
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
@@ -51,11 +52,21 @@ class SequenceEstimator(BaseEstimator):  # type: ignore[misc]
 
     # --- hooks ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        raise NotImplementedError
+        """Set the parameters from encoded data."""
 
+    @abstractmethod
     def _scores(self, data: Sequences) -> ChainScores:
-        raise NotImplementedError
+        """Chain scores of encoded data, without constraints."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Header and arrays of the fitted parameters, for a model file."""
+
+    @abstractmethod
+    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Set the parameters from a model file; every index is range-checked."""
 
     # --- training -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import chain, pairwise
 from typing import Any, Self
 
@@ -16,14 +17,9 @@ from seqfield.sequences import Offsets, Sequences, offsets_of
 State = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns a feature vocabulary from tokens and turns tokens into `Sequences`.
-
-    Subclasses give ``_learn(tokens, offsets)``, which fits and returns the training matrix,
-    ``_apply(tokens, offsets)``, ``sizes()``, ``names()``, and ``state()`` / ``restore()`` for
-    model files.
-    Features are numbered by falling frequency: rows of frequent features lie together in memory.
-    """
+class Encoder(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """Turns X into `Sequences`. Features are numbered by falling frequency: rows of frequent
+    features lie together in memory."""
 
     #: False if the encoder says that the model must have no transition scores
     transitions_: bool = True
@@ -32,6 +28,43 @@ class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Learn the vocabulary."""
         self.fit_transform(X)
         return self
+
+    @abstractmethod
+    def fit_transform(self, X: Any, y: Any = None) -> Sequences:
+        """Learn the vocabulary and encode X in one pass."""
+
+    @abstractmethod
+    def transform(self, X: Any) -> Sequences:
+        """Encode X; features not in the vocabulary are dropped."""
+
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of node and edge features."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Feature names in column order."""
+
+    def edge_names(self) -> list[str]:
+        """Names of the edge features in column order."""
+        return []
+
+    @abstractmethod
+    def state(self) -> State:
+        """Header and arrays from which `restore` rebuilds the fitted encoder."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """A fitted encoder from what `state` gave."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # constructor arguments are plain names, all that fitting sets has an underscore at an end
+        return any(name.startswith("_") or name.endswith("_") for name in vars(self))
+
+
+class TokenEncoder(Encoder):
+    """An encoder of tokens: it learns a vocabulary from them."""
 
     def fit_transform(self, X: Any, y: Any = None) -> Sequences:
         """Learn the vocabulary and encode X in one pass."""
@@ -42,36 +75,13 @@ class Encoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._apply(*flatten(X))
 
+    @abstractmethod
     def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
-        raise NotImplementedError
+        """Fit, and the training data encoded."""
 
+    @abstractmethod
     def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
-        raise NotImplementedError
-
-    def __sklearn_is_fitted__(self) -> bool:
-        # constructor arguments are plain names, all that fitting sets has an underscore at an end
-        return any(name.startswith("_") or name.endswith("_") for name in vars(self))
-
-    def sizes(self) -> tuple[int, int]:
-        """Numbers of node and edge features."""
-        raise NotImplementedError
-
-    def names(self) -> list[str]:
-        """Feature names in column order."""
-        raise NotImplementedError
-
-    def edge_names(self) -> list[str]:
-        """Names of the edge features in column order."""
-        return []
-
-    def state(self) -> State:
-        """Header and arrays from which `restore` rebuilds the fitted encoder."""
-        raise NotImplementedError
-
-    @classmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        """A fitted encoder from what `state` gave."""
-        raise NotImplementedError
+        """Other data encoded."""
 
 
 def check_options(min_freq: Any, hash_bits: Any) -> None:

@@ -14,8 +14,8 @@ from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import InputError
 from seqfield.features._base import (
-    Encoder,
     State,
+    TokenEncoder,
     by_frequency,
     check_options,
     pack_strings,
@@ -29,7 +29,7 @@ EDGE = "__edge__"
 _SEVERAL = (list, tuple, set, frozenset)
 
 
-class Attributes(Encoder):
+class Attributes(TokenEncoder):
     """Features given token by token, as CRFsuite takes them.
 
     A token is a list, tuple or set of feature strings, each of value 1 (a string listed twice

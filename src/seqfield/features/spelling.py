@@ -9,7 +9,7 @@ import numpy as np
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.features._base import Encoder, State, pack_strings, unpack_strings
+from seqfield.features._base import State, TokenEncoder, pack_strings, unpack_strings
 from seqfield.features._vocabulary import MAX_COLUMNS, Line, Values, Vocabulary, columns_of
 from seqfield.features.window import centred
 from seqfield.sequences import Offsets, Sequences
@@ -87,7 +87,7 @@ _VALUED: dict[str, Callable[[str], str]] = {
 _YES = ""
 
 
-class Words(Encoder):
+class Words(TokenEncoder):
     """Words and spelling attributes in a window around each token.
 
     Tokens are rows of strings (tuples), or plain strings. The feature sets of Altun (2005,

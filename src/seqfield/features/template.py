@@ -24,7 +24,7 @@ from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import FormatError, InputError
 from seqfield.features import _intern
-from seqfield.features._base import Encoder, State, check_options, pack_strings, unpack_strings
+from seqfield.features._base import State, TokenEncoder, check_options, pack_strings, unpack_strings
 from seqfield.features._vocabulary import (
     MAX_COLUMNS,
     MAX_REACH,
@@ -73,7 +73,7 @@ def parse_template(text: str, path: str = "<template>") -> list[Line]:
     return lines
 
 
-class Template(Encoder):
+class Template(TokenEncoder):
     """Features from a CRF++ template over token rows.
 
     Parameters
