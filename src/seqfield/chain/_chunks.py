@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
-from seqfield.chain import _numba
+from seqfield.chain import _numba, _numba_log
 from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers, whole
 from seqfield.errors import InputError, NoPathError
 
@@ -125,7 +125,7 @@ def forward(chunk: Chunk) -> Forward:
     log_z += shift
     if not safe.all():
         own = np.empty(weight.shape)
-        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, own, log_z)
+        _numba_log.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, own, log_z)
         rows = np.repeat(~safe, np.diff(chunk.offsets))
         alpha[rows, : weight.shape[1]] = own[rows]
     return Forward(log_z, safe, alpha, pred, edge)
@@ -144,9 +144,9 @@ def chunk_marginals(
     log_z += shift
     if not safe.all():
         alpha = np.empty(weight.shape)
-        _numba.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, alpha, log_z)
+        _numba_log.filter_log(chunk.node, chunk.edge, chunk.offsets, safe, alpha, log_z)
         checked(log_z, chunk.sequences.start)
-        _numba.smooth_log(alpha, chunk.edge, chunk.offsets, safe, weights, node, sums, pairs)
+        _numba_log.smooth_log(alpha, chunk.edge, chunk.offsets, safe, weights, node, sums, pairs)
     return checked(log_z, chunk.sequences.start)
 
 
@@ -160,7 +160,7 @@ def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
     node[last] = f.alpha[last, :s]
     if not f.safe.all():
         alpha = np.ascontiguousarray(f.alpha[:, :s])
-        _numba.backward_kernels_log(alpha, chunk.edge, chunk.offsets, f.safe, kernels)
+        _numba_log.backward_kernels_log(alpha, chunk.edge, chunk.offsets, f.safe, kernels)
         unsafe = last[~f.safe]
         with np.errstate(under="ignore"):
             node[unsafe] = np.exp(alpha[unsafe])
