@@ -107,7 +107,7 @@ def memory_crfsuite(model: str) -> dict:
     return {"peak": peak_gb()}
 
 
-def train_seqfield(model: str, quick: bool, n_jobs: int) -> dict:
+def train_seqfield(model: str, quick: bool, n_jobs: int, tol: float) -> dict:
     import warnings
 
     import seqfield as sf
@@ -127,6 +127,7 @@ def train_seqfield(model: str, quick: bool, n_jobs: int) -> dict:
         c2=1.0,
         n_jobs=n_jobs,
         max_iter=QUICK if quick else None,
+        tol=tol,
     )
     begin = time.perf_counter()
     with warnings.catch_warnings():
@@ -217,8 +218,8 @@ def first_prediction(model: str) -> dict:
 
 PARTS = {
     "train_crfsuite": lambda a: train_crfsuite(a.model, a.quick),
-    "train_seqfield_1": lambda a: train_seqfield(a.model, a.quick, 1),
-    "train_seqfield_2": lambda a: train_seqfield(a.model, a.quick, 2),
+    "train_seqfield_1": lambda a: train_seqfield(a.model, a.quick, 1, a.tol),
+    "train_seqfield_2": lambda a: train_seqfield(a.model, a.quick, 2, a.tol),
     "memory_crfsuite": lambda a: memory_crfsuite(a.model + ".tmp"),
     "tag_crfsuite": lambda a: tag_crfsuite(a.model),
     "tag_seqfield": lambda a: tag_seqfield(a.model),
@@ -229,10 +230,10 @@ PARTS = {
 TURNS = ("train_crfsuite", "train_seqfield_1", "train_seqfield_2")
 
 
-def run_part(part: str, model: str, quick: bool) -> dict:
+def run_part(part: str, model: str, quick: bool, tol: float = 1e-5) -> dict:
     print(f"  {part} ...", file=sys.stderr, flush=True)
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--part", part, "--model", model]
+    command = [sys.executable, __file__, "--part", part, "--model", model, "--tol", str(tol)]
     done = subprocess.run(
         command + (["--quick"] if quick else []),
         env=os.environ | one_thread,
@@ -245,6 +246,7 @@ def run_part(part: str, model: str, quick: bool) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tol", type=float, default=1e-5, help="tolerance of seqfield's CRF")
     parser.add_argument("--part", choices=sorted(PARTS))
     parser.add_argument("--model", default="")
     args = parser.parse_args()
@@ -261,7 +263,7 @@ def main() -> None:
             for _ in range(ROUNDS)
         ]
         c = run_part("train_crfsuite", peer, args.quick)
-        two = run_part("train_seqfield_2", own, args.quick)
+        two = run_part("train_seqfield_2", own, args.quick, args.tol)
         tc, ts = run_part("tag_crfsuite", peer, args.quick), run_part("tag_seqfield", own, True)
         first = run_part("first", own, True)
         documented = run_part("memory_crfsuite", peer, True)

@@ -6,6 +6,7 @@ that cannot be written to (a read-only install) cost the on-disk cache, not the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -36,7 +37,8 @@ def is_cold(function: Any) -> bool:
     """True if no compiled form of a loop's module is on disk yet: its first call will take long."""
     folder = getattr(getattr(function, "stats", None), "cache_path", None)
     module = function.__module__.rpartition(".")[2]
-    return folder is None or not any(Path(folder).glob(f"{module}.*.nbi"))
+    version = "".join(map(str, sys.version_info[:2]))
+    return folder is None or not any(Path(folder).glob(f"{module}.*.py{version}.nbi"))
 
 
 def inlined(function: F) -> F:

@@ -416,7 +416,7 @@ def test_demo():
 
 BAD_FILES = {
     "empty": (b"\n\n", "{}: no tokens"),
-    "ragged": (b"a O\n\nb\n", "{}:3: 1 columns where the lines before have 2"),
+    "ragged": (b"a O\n\nb\n", "{}:3: 1 column where lines before have 2"),
     "latin-1": (b"a O\nb O\ncaf\xe9 O\n", "{}:3: not utf-8: byte 0xe9"),
     "binary": (bytes(range(256)), "{}:"),
 }

@@ -52,7 +52,7 @@ def test_comments_are_tokens_unless_named():
 @pytest.mark.parametrize(
     ("text", "options", "line", "message"),
     [
-        ("a X\nb\n", {}, 2, "1 columns where the lines before have 2"),
+        ("a X\nb\n", {}, 2, "1 column where lines before have 2"),
         ("\n\na X\n\nb c Y\n", {}, 5, "3 columns"),
         ("# c\na X\n# d\nb c Y\n", {"comment": "#"}, 4, "3 columns"),
         ("\nX\nY\n", {}, 2, "only one column"),

@@ -61,7 +61,7 @@ def read_conll(
     if counts.count(counts[0]) != len(counts):
         bad = next(k for k, count in enumerate(counts) if count != counts[0])
         raise FormatError(
-            f"{counts[bad] + 1} columns where the lines before have {width}",
+            f"{counts[bad] + 1} column{'s' * (counts[bad] > 0)} where lines before have {width}",
             path=name,
             line=_line_number(raw, skip, bad),
         )
