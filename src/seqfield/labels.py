@@ -216,11 +216,13 @@ def _hashable(label: Any, i: int | None = None, t: int | None = None) -> Hashabl
         raise LabelError(
             f"label is NaN{place}: a missing label is None, or what missing_label= says"
         )
+    if not isinstance(label, Hashable):
+        raise LabelError(f"label {label!r}{place} is not hashable")
     try:
-        hash(label)
+        hash(label)  # a tuple is hashable only if its parts are
     except TypeError:
         raise LabelError(f"label {label!r}{place} is not hashable") from None
-    return label  # type: ignore[no-any-return]
+    return label
 
 
 def _at(token: int, offsets: Offsets) -> str:

@@ -128,11 +128,10 @@ def _read_text(source: str | os.PathLike[str] | IO[Any], encoding: str) -> tuple
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         try:
-            data: bytes | str = Path(source).read_bytes()
+            raw = Path(source).read_bytes()
         except OSError as error:
             raise FormatError(error.strerror or str(error), path=name) from error
-        if name.endswith(".gz"):
-            data = _gunzip(data, name)
+        data: bytes | str = _gunzip(raw, name) if name.endswith(".gz") else raw
     else:
         name = str(getattr(source, "name", "<text>"))
         data = source.read()
@@ -152,12 +151,12 @@ def _read_text(source: str | os.PathLike[str] | IO[Any], encoding: str) -> tuple
         raise FormatError(str(error), path=name) from error
 
 
-def _gunzip(data: bytes | str, name: str) -> bytes:
+def _gunzip(data: bytes, name: str) -> bytes:
     import gzip
     import zlib
 
     try:
-        return gzip.decompress(data)  # type: ignore[arg-type]
+        return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"damaged gzip file: {error}", path=name) from error
 

@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 Decoding = Literal["viterbi", "posterior"]
 
 
+# scikit-learn has no types, so its classes are Any to mypy
 class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all sequence labellers.
 
