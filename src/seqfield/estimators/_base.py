@@ -14,13 +14,15 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield import chain
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
-from seqfield.errors import InputError, LabelError, SchemeError
+from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
 from seqfield.estimators import _files
+from seqfield.estimators._calibration import fit_temperature, held_out, tempered
 from seqfield.estimators._objective import Constraint
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.labels import SETS, LabelSet, Targets, is_missing, nested
@@ -36,8 +38,14 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all sequence labellers.
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
-    encoder), ``n_features_in_``.
+    encoder), ``n_features_in_``, ``temperature_`` (None unless fitted with ``calibrate=True``).
     """
+
+    #: whether the trained scores themselves define p(y | x)
+    probabilistic = True
+    #: whether a temperature for them is fitted on held-out folds
+    calibrate = False
+    random_state: Any = None
 
     features: Any
     scheme: Any
@@ -46,6 +54,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     missing_label: Any
     warm_start: bool
     n_jobs: int | None
+    verbose: bool | int
+    temperature_: float | None
     _labels: LabelSet
     #: free JSON notes that are saved with the model, such as how its input was read
     notes_: dict[str, Any]
@@ -68,6 +78,12 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Set the parameters from a model file; every index is range-checked."""
+
+    def _store(self, arguments: dict[str, Any]) -> None:
+        """Keep the arguments of a constructor, given as its ``locals()``."""
+        for name, value in arguments.items():
+            if name != "self":
+                setattr(self, name, value)
 
     # --- training -------------------------------------------------------------------------------
 
@@ -115,7 +131,18 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not weights.all():
             kept = np.flatnonzero(weights)
             data, targets, weights = data[kept], targets[kept], weights[kept]
+        self.temperature_ = None
         self._fit(data, targets, weights)
+        if self.calibrate:
+            folds = held_out(self, data, targets, weights, self._random())
+            self.temperature_ = fit_temperature(folds)
+
+    def _random(self) -> np.random.RandomState:
+        try:
+            state: np.random.RandomState = check_random_state(self.random_state)
+            return state
+        except ValueError as error:
+            raise InputError(f"random_state: {error}") from error
 
     def _learn_labels(self, rows: list[Any]) -> LabelSet:
         labels = LabelSet.learn(rows, self.missing_label)
@@ -183,14 +210,14 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if decoding == "viterbi":
             codes = chain.viterbi(scores, n_jobs=self.n_jobs).labels
         elif decoding == "posterior":
-            codes = chain.posterior_decode(scores, n_jobs=self.n_jobs)
+            codes = chain.posterior_decode(self._posterior(scores), n_jobs=self.n_jobs)
         else:
             raise InputError(f"decoding must be 'viterbi' or 'posterior', got {decoding!r}")
         return self._labels.decode(codes, scores.offsets)
 
     def predict_proba(self, X: Any, *, lengths: Any = None) -> list[Floats]:
         """p(y_t = j | x): for each sequence a (T, S) array, columns in order of ``classes_``."""
-        scores = self._chain(X, lengths)
+        scores = self._posterior(self._chain(X, lengths))
         node = chain.marginals(scores, n_jobs=self.n_jobs).node
         return np.split(node, scores.offsets[1:-1])
 
@@ -198,7 +225,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 5, *, lengths: Any = None
     ) -> list[list[tuple[list[Any], float]]]:
         """For each sequence its n best labellings with their log-probabilities, best first."""
-        found = chain.nbest(self._chain(X, lengths), n, n_jobs=self.n_jobs)
+        scores = self._posterior(self._chain(X, lengths))
+        found = chain.nbest(scores, n, n_jobs=self.n_jobs)
         names = self._labels.names
         return [[([names[k] for k in codes], p) for codes, p in best] for best in found]
 
@@ -206,7 +234,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 1, *, random_state: Any = None, lengths: Any = None
     ) -> list[list[list[Any]]]:
         """For each sequence n labellings drawn from p(y | x)."""
-        scores = self._chain(X, lengths)
+        scores = self._posterior(self._chain(X, lengths))
         codes = chain.sample(scores, n, random_state=random_state, n_jobs=self.n_jobs)
         drawn = [self._labels.decode(row, scores.offsets) for row in codes]
         return [[draw[i] for draw in drawn] for i in range(scores.n_sequences)]
@@ -217,7 +245,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
         -inf.
         """
-        scores = self._chain(X, lengths)
+        scores = self._posterior(self._chain(X, lengths))
         targets = self._labels.encode(
             nested(y, scores.offsets, flat=lengths is not None), self.missing_label
         )
@@ -265,8 +293,21 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _chain(self, X: Any, lengths: Any = None) -> ChainScores:
         """Scores of X under the model's constraints."""
-        scores = self._scores(self._encode(X, lengths))
+        return self._constrained(self._scores(self._encode(X, lengths)))
+
+    def _constrained(self, scores: ChainScores) -> ChainScores:
         return scores if self._constraint is None else self._constraint.impose(scores)
+
+    def _posterior(self, scores: ChainScores) -> ChainScores:
+        """Scores whose chain distribution is p(y | x)."""
+        if self.temperature_ is not None:
+            return tempered(scores, self.temperature_)
+        if not self.probabilistic:
+            raise CapabilityError(
+                f"{type(self).__name__} gives scores, not probabilities: fit it with "
+                "calibrate=True to have probabilities calibrated on held-out folds"
+            )
+        return scores
 
 
 def _checked_weights(sample_weight: Any, n: int) -> Floats:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqfield._checks import number
 from seqfield.data.schemes import Allowed
 from seqfield.errors import InputError, ModelFileError, SeqfieldError
+from seqfield.estimators._calibration import LIMIT
 from seqfield.estimators._objective import Constraint
 from seqfield.features import ENCODERS, Encoder
 from seqfield.labels import LabelSet
@@ -51,6 +53,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "labels": [label_to_json(name) for name in model._labels.names],
         "n_features": model.n_features_in_,
         "notes": model.notes_,
+        "temperature": model.temperature_,
         "features": {"class": type(encoder).__name__, **features},
         "model": own,
     }
@@ -75,6 +78,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.classes_ = model._labels.array
         model.n_features_in_ = int(header["n_features"])
         model.notes_ = dict(header["notes"])
+        model.temperature_ = _temperature(header.get("temperature"))
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
@@ -95,6 +99,10 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
     ) as error:
         raise ModelFileError(f"{os.fspath(path)}: damaged: {error}") from error
     return model
+
+
+def _temperature(value: Any) -> float | None:
+    return None if value is None else number("temperature", value, low=np.exp(-LIMIT) / 2)
 
 
 def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:

@@ -1,18 +1,29 @@
-"""What estimators over explicit features share: weights, scores, files, inspection."""
+"""What estimators over explicit features share: training, scores, files, inspection."""
 
 from __future__ import annotations
 
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from seqfield._checks import number
 from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.architectures.linear import Linear, Map
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
 from seqfield.estimators._base import SequenceEstimator
+from seqfield.estimators._objective import Objective
+from seqfield.estimators._progress import progress
+from seqfield.labels import Targets
+from seqfield.losses._base import Loss
+from seqfield.optimisers._base import Result, Step
+from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
@@ -26,14 +37,108 @@ class Weight(NamedTuple):
     value: float
 
 
+class Recipe(NamedTuple):
+    """The other two axes of a method over explicit features: objective and optimiser."""
+
+    loss: Loss
+    prior: ElasticNet
+    optimiser: Any
+
+
 class LinearEstimator(SequenceEstimator):
     """Base of estimators whose scores are linear in features.
 
-    Fitted attributes: ``theta_`` (all weights), ``transitions_`` (S, S).
+    Fitted attributes: ``theta_`` (all weights), ``transitions_`` (S, S), ``n_iter_``,
+    ``objective_`` (final value) and ``gap_`` (bound on its distance from the optimum).
     """
 
+    observed_only: bool
+    transitions: bool
+    early_stopping: bool
+    validation_fraction: float
+    patience: int
     _architecture: Linear
     theta_: Floats
+
+    @abstractmethod
+    def _recipe(self, data: Sequences) -> Recipe:
+        """Loss, prior and optimiser, from checked constructor arguments."""
+
+    def _start(self, goal: Objective, theta: Floats) -> Floats:
+        """Where to start, given the weights that are there (zeros at first)."""
+        return theta
+
+    def _merit(self, held: Objective) -> Callable[[Floats], float]:
+        """What early stopping watches on held-out data: the less the better."""
+        return held.error
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        loss, prior, optimiser = self._recipe(data)
+        again = self.warm_start and hasattr(self, "theta_")
+        if not again:
+            self._architecture = Linear.build(
+                data,
+                targets,
+                len(self._labels),
+                observed=self.observed_only,
+                transitions=self.transitions and self.features_.transitions_,
+            )
+
+        def objective(chosen: Any, penalty: ElasticNet) -> Objective:
+            return Objective(
+                self._architecture,
+                loss,
+                penalty,
+                data[chosen],
+                targets[chosen],
+                weights[chosen],
+                self._constraint,
+                self.n_jobs,
+            )
+
+        train, watch = np.arange(len(data)), _Watch(None, self.patience)
+        if self.early_stopping:
+            train, rest = self._split(len(data))
+            held = objective(rest, ElasticNet(0.0, 0.0))
+            watch = _Watch(self._merit(held), self.patience)
+        goal = objective(train, prior)
+        theta = self.theta_ if again else np.zeros(self._architecture.n_parameters)
+        with progress("training", optimiser.max_iter, show=bool(self.verbose)) as report:
+
+            def callback(step: Step) -> bool:
+                report(step.iteration, f"objective {step.value:.6g}")
+                return watch(step)
+
+            result = optimiser.minimise(goal, self._start(goal, theta), callback)
+        self._finish(goal, watch.best_of(result), result)
+
+    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+        value, gradient = result.value, result.gradient
+        if gradient is not None and theta is not result.theta:
+            value, gradient = goal.value_and_grad(theta)
+            value += goal.l1 * float(np.abs(theta).sum())
+        self.theta_ = theta
+        self.n_iter_ = result.n_iter
+        self.objective_ = value
+        self.gap_ = np.inf if gradient is None else goal.gap(theta, gradient)
+        if not result.converged:
+            warnings.warn(
+                f"no convergence in {result.n_iter} iterations (objective {value:.6g}, at most "
+                f"{self.gap_:.2g} above its optimum): raise max_iter, or raise c2 or tol",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+    def _split(self, n: int) -> tuple[Any, Any]:
+        """Sequences to train on and sequences held out."""
+        n_held = round(n * number("validation_fraction", self.validation_fraction, low=0, high=1))
+        if not 0 < n_held < n:
+            raise InputError(
+                f"validation_fraction={self.validation_fraction} of {n} sequences leaves none "
+                "to hold out or none to train on"
+            )
+        order = self._random().permutation(n)
+        return np.sort(order[n_held:]), np.sort(order[:n_held])
 
     def _scores(self, data: Sequences) -> ChainScores:
         if self._architecture.edge is not None and data.edge is None:
@@ -96,6 +201,25 @@ class LinearEstimator(SequenceEstimator):
             raise InputError("wrong number of weights")
         if node.shape[0] != self.n_features_in_:
             raise InputError("wrong number of features")
+
+
+class _Watch:
+    """Remembers the best weights on held-out data; says when to give up."""
+
+    def __init__(self, merit: Callable[[Floats], float] | None, patience: int) -> None:
+        self.merit, self.patience = merit, patience
+        self.best: tuple[float, int, Floats] | None = None
+
+    def __call__(self, step: Step) -> bool:
+        if self.merit is None:
+            return False
+        value = self.merit(step.theta)
+        if self.best is None or value < self.best[0]:
+            self.best = value, step.iteration, step.theta.copy()
+        return step.iteration - self.best[1] >= self.patience
+
+    def best_of(self, result: Result) -> Floats:
+        return result.theta if self.best is None else self.best[2]
 
 
 def _map_header(part: Map) -> dict[str, Any]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
-from seqfield.chain import ChainScores
+from seqfield.chain import ChainScores, viterbi
 from seqfield.data.schemes import Allowed
+from seqfield.errors import CapabilityError
 from seqfield.labels import Targets
 from seqfield.linalg.vectors import dot
+from seqfield.losses._base import Loss
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
 
@@ -76,6 +79,7 @@ class Batch(NamedTuple):
 class Objective:
     """value(theta) = sum_i w_i loss(scores_i(theta), y_i) + prior(theta).
 
+    (A loss that is not additive puts its parts together in its own way.)
     Data are cut into shards that depend on the data alone. Each shard is scored, differentiated
     and pulled back on one thread, and the parts are added in order of the shards: the result is
     bit-identical for every ``n_jobs``.
@@ -84,7 +88,7 @@ class Objective:
     def __init__(
         self,
         architecture: Any,
-        loss: Any,
+        loss: Loss,
         prior: ElasticNet,
         data: Sequences,
         targets: Targets,
@@ -105,6 +109,17 @@ class Objective:
             n_jobs,
         )
 
+    def with_loss(self, loss: Loss, prior: ElasticNet) -> Self:
+        """The same data under another loss and prior; nothing is laid out again."""
+        other = copy.copy(self)
+        other.loss, other.prior = loss, prior
+        return other
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens a sequence."""
+        return self._data.n_tokens / len(self._data)
+
     @property
     def l1(self) -> float:
         """Weight of the L1 penalty, which ``value_and_grad`` leaves out."""
@@ -123,21 +138,38 @@ class Objective:
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient of everything but the L1 penalty."""
         parts = run(partial(self._pull, theta), self._shards, self.n_jobs)
-        value = float(sum(part[0] for part in parts))
+        values, ones = np.array([part[0] for part in parts]), np.ones(len(parts))
+        if not self.loss.additive:
+            for part, share in zip(parts, self.loss.shares(values, ones), strict=True):
+                np.multiply(part[1], share, out=part[1])
         gradient = self.architecture.collect(
             [(shard.design, part[1]) for shard, part in zip(self._shards, parts, strict=True)]
         )
+        value = self.loss.total(values, ones)
         return value + self.prior.add_smooth(theta, gradient), gradient
 
     def value(self, theta: Floats) -> float:
         """The value alone, without the L1 penalty."""
 
         def work(shard: Shard) -> float:
-            return float(
-                shard.weights @ self.loss.values(self._scores(theta, shard), shard.targets)
-            )
+            values = self.loss.values(self._scores(theta, shard), shard.targets)
+            return self.loss.total(values, shard.weights)
 
-        return float(sum(run(work, self._shards, self.n_jobs))) + self.prior.smooth(theta)
+        values = np.array(run(work, self._shards, self.n_jobs))
+        return self.loss.total(values, np.ones(len(values))) + self.prior.smooth(theta)
+
+    def error(self, theta: Floats) -> float:
+        """Weighted share of known labels that the best labelling gets wrong."""
+
+        def work(shard: Shard) -> tuple[float, float]:
+            scores = self._scores(theta, shard)
+            known = shard.targets.mask(scores.n_labels)
+            told = np.repeat(shard.weights, np.diff(scores.offsets)) * ~known.all(axis=1)
+            right = known[np.arange(len(known)), viterbi(scores).labels]
+            return float(told @ ~right), float(told.sum())
+
+        wrong, told = np.sum(run(work, self._shards, self.n_jobs), axis=0)
+        return float(wrong / max(told, 1e-300))
 
     def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
         """Shuffled sequences in batches of about ``size``, laid out once for all epochs.
@@ -146,6 +178,11 @@ class Objective:
         gradient concerns touched weights alone and the batches still add up to the objective
         (up to the penalty of weights that no data touch, which stay at zero).
         """
+        if not self.loss.additive:
+            raise CapabilityError(
+                "the exponential loss is the logarithm of a sum over all sequences and cannot be "
+                "cut into minibatches: use solver='lbfgs'"
+            )
         order = rng.permutation(len(self._data))
         chosen = np.array_split(order, max(1, round(len(order) / size)))
         shards = run(self._shard, chosen, self.n_jobs)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-
 from seqfield._checks import number
-from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._files import register
-from seqfield.estimators._linear import Floats, LinearEstimator
+from seqfield.estimators._linear import Floats, LinearEstimator, Recipe
 from seqfield.estimators._objective import Objective
-from seqfield.estimators._progress import progress
-from seqfield.labels import Targets
+from seqfield.losses._base import Loss
+from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers._base import Result, Step
+from seqfield.losses.marginal import MarginalLoss
+from seqfield.optimisers._base import Result
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.optimisers.owlqn import OWLQN
+from seqfield.optimisers.restarts import Restarts
 from seqfield.optimisers.sgd import SGD
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
@@ -37,10 +34,18 @@ class CRF(LinearEstimator):
     features : a feature encoder such as `Template`, a path of a CRF++ template, or None to choose
         by the form of X: numbers are taken as they are, dicts and lists of strings are attributes,
         strings and token rows (tuples) get word and spelling features in a window
-    loss : "log" for -log p(y | x), or "softmax_margin", which adds ``cost`` to the score of each
-        wrong label while training
+    loss : "log" for -log p(y | x);
+        "softmax_margin": the same with ``cost`` added to the score of each wrong label while
+        training; it lowers the error, and ``calibrate=True`` gives the probabilities back;
+        "marginal": the mean over a sequence's tokens of -log p(y_t | x), which aims at single
+        labels; not convex, so it starts from the log loss's optimum;
+        "exp": log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), the loss of boosting
     cost : the cost of "softmax_margin"
-    c1, c2 : weights of the L1 and the L2 penalty (CRFsuite's ``c2`` is half of this one)
+    length_weight : pi of "exp", at most 1: a sequence of length l weighs pi^l
+    n_restarts : how often "marginal" may start again near the best point, as long as it improves
+    c1, c2 : weights of the L1 and the L2 penalty (CRFsuite's ``c2`` is half of this one). "auto"
+        is 1, or what compares with it where the loss is on another scale: 1 / mean length for
+        "marginal" and 1 / number of sequences for "exp"
     solver : "lbfgs", "owlqn" (for c1 > 0), "sgd", or "auto": L-BFGS or OWL-QN by c1
     observed_only : give weights only to (feature, label) and (label, label) pairs that occur in
         training; False gives all of them a weight
@@ -55,7 +60,8 @@ class CRF(LinearEstimator):
     warm_start : start from the weights, labels and features of the last fit
     early_stopping : hold out ``validation_fraction`` of the sequences, keep the weights that are
         best on them and stop after ``patience`` iterations without gain
-    random_state : seed for the held-out choice and the shuffling of "sgd"
+    calibrate : also fit one temperature of the scores on held-out folds (three more fits)
+    random_state : seed for held-out choices, restarts and the shuffling of "sgd"
     n_jobs : threads, -1 for all cores; results are bit-identical for every number
     verbose : True shows progress on standard error
 
@@ -78,14 +84,26 @@ class CRF(LinearEstimator):
     (2, 3)
     """
 
+    loss: str
+    cost: float
+    length_weight: float
+    n_restarts: int
+    c1: float
+    c2: float | str
+    solver: str
+    max_iter: int | None
+    tol: float
+
     def __init__(
         self,
         features: Any = None,
         *,
-        loss: Literal["log", "softmax_margin"] = "log",
+        loss: Literal["log", "softmax_margin", "marginal", "exp"] = "log",
         cost: float = 1.0,
+        length_weight: float = 1.0,
+        n_restarts: int = 1,
         c1: float = 0.0,
-        c2: float = 1.0,
+        c2: float | Literal["auto"] = "auto",
         solver: Literal["auto", "lbfgs", "owlqn", "sgd"] = "auto",
         observed_only: bool = True,
         transitions: bool = True,
@@ -99,99 +117,52 @@ class CRF(LinearEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 10,
+        calibrate: bool = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,
     ) -> None:
-        self.features = features
-        self.loss = loss
-        self.cost = cost
-        self.c1 = c1
-        self.c2 = c2
-        self.solver = solver
-        self.observed_only = observed_only
-        self.transitions = transitions
-        self.scheme = scheme
-        self.on_violation = on_violation
-        self.classes = classes
-        self.missing_label = missing_label
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        self._store(locals())
 
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        prior, loss, optimiser = ElasticNet(self.c1, self.c2), self._loss(), self._optimiser()
-        again = self.warm_start and hasattr(self, "theta_")
-        if not again:
-            self._architecture = Linear.build(
-                data,
-                targets,
-                len(self._labels),
-                observed=self.observed_only,
-                transitions=self.transitions and self.features_.transitions_,
-            )
-        theta = self.theta_ if again else np.zeros(self._architecture.n_parameters)
-        held: Objective | None = None
+    def _recipe(self, data: Sequences) -> Recipe:
+        # a seed is drawn once, and only where it is used
+        return Recipe(self._loss(), ElasticNet(self.c1, self._c2(data)), self._optimiser())
 
-        def objective(chosen: Any, penalty: ElasticNet) -> Objective:
-            return Objective(
-                self._architecture,
-                loss,
-                penalty,
-                data[chosen],
-                targets[chosen],
-                weights[chosen],
-                self._constraint,
-                self.n_jobs,
-            )
+    def _c2(self, data: Sequences) -> float:
+        """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""
+        if self.c2 != "auto":
+            return float(number("c2", self.c2, low=0))
+        # a sum over tokens becomes a sum of means over tokens, or one mean over sequences
+        scale = {"marginal": data.n_tokens / len(data), "exp": len(data)}
+        return 1.0 / scale.get(self.loss, 1.0)
 
-        train = np.arange(len(data))
-        if self.early_stopping:
-            train, rest = self._split(len(data))
-            held = objective(rest, ElasticNet(0.0, 0.0))
-        goal = objective(train, prior)
-        watch = _Watch(held, self.patience)
-        with progress("training", optimiser.max_iter, show=bool(self.verbose)) as report:
+    def _merit(self, held: Objective) -> Callable[[Floats], float]:
+        return held.value
 
-            def callback(step: Step) -> bool:
-                report(step.iteration, f"objective {step.value:.6g}")
-                return watch(step)
+    def _start(self, goal: Objective, theta: Floats) -> Floats:
+        if self.loss != "marginal" or theta.any():
+            return theta
+        # the log loss is convex and its optimum a good place to start; in a sum over tokens each
+        # of them weighs one, here 1 / l, so the penalty is scaled by the mean length
+        penalty = ElasticNet(*(goal.mean_length * c for c in (goal.prior.c1, goal.prior.c2)))
+        like = goal.with_loss(LogLoss(), penalty)
+        first: Result = self._optimiser(plain=True).minimise(like, theta)
+        return first.theta
 
-            result = optimiser.minimise(goal, theta, callback)
-        self._finish(goal, watch.best_of(result), result)
-
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        if theta is not result.theta:
-            value, gradient = goal.value_and_grad(theta)
-            value += goal.l1 * float(np.abs(theta).sum())
-        else:
-            value, gradient = result.value, result.gradient
-        self.theta_ = theta
-        self.n_iter_ = result.n_iter
-        self.objective_ = value
-        self.gap_ = goal.gap(theta, gradient)
-        if not result.converged:
-            warnings.warn(
-                f"no convergence in {result.n_iter} iterations (objective {value:.6g}, at most "
-                f"{self.gap_:.2g} above its optimum): raise max_iter, or raise c2 or tol",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
-    def _loss(self) -> LogLoss:
+    def _loss(self) -> Loss:
         if self.loss == "log":
             return LogLoss()
         if self.loss == "softmax_margin":
             return LogLoss(number("cost", self.cost, low=0))
-        raise InputError(f"loss must be 'log' or 'softmax_margin', got {self.loss!r}")
+        if self.loss == "marginal":
+            return MarginalLoss()
+        if self.loss == "exp":
+            return ExponentialLoss(self.length_weight)
+        raise InputError(
+            f"loss must be 'log', 'softmax_margin', 'marginal' or 'exp', got {self.loss!r}"
+        )
 
-    def _optimiser(self) -> LBFGS | OWLQN | SGD:
+    def _optimiser(self, plain: bool = False) -> LBFGS | OWLQN | SGD | Restarts:
         if self.solver not in ("auto", "lbfgs", "owlqn", "sgd"):
             raise InputError(f"solver must be auto, lbfgs, owlqn or sgd, got {self.solver!r}")
         if self.c1 > 0 and self.solver not in ("auto", "owlqn"):
@@ -206,41 +177,8 @@ class CRF(LinearEstimator):
             return SGD(max_iter=most, seed=int(self._random().randint(2**31 - 1)))
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
-        return kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
-
-    def _random(self) -> np.random.RandomState:
-        try:
-            state: np.random.RandomState = check_random_state(self.random_state)
-            return state
-        except ValueError as error:
-            raise InputError(f"random_state: {error}") from error
-
-    def _split(self, n: int) -> tuple[Any, Any]:
-        """Sequences to train on and sequences held out."""
-        n_held = round(n * number("validation_fraction", self.validation_fraction, low=0, high=1))
-        if not 0 < n_held < n:
-            raise InputError(
-                f"validation_fraction={self.validation_fraction} of {n} sequences leaves none "
-                "to hold out or none to train on"
-            )
-        order = self._random().permutation(n)
-        return np.sort(order[n_held:]), np.sort(order[:n_held])
-
-
-class _Watch:
-    """Remembers the best weights on held-out data; says when to give up."""
-
-    def __init__(self, held: Objective | None, patience: int) -> None:
-        self.held, self.patience = held, patience
-        self.best: tuple[float, int, Floats] | None = None
-
-    def __call__(self, step: Step) -> bool:
-        if self.held is None:
-            return False
-        value = self.held.value(step.theta)
-        if self.best is None or value < self.best[0]:
-            self.best = value, step.iteration, step.theta.copy()
-        return step.iteration - self.best[1] >= self.patience
-
-    def best_of(self, result: Result) -> Floats:
-        return result.theta if self.best is None else self.best[2]
+        descent = kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
+        times = number("n_restarts", self.n_restarts, low=0, whole=True)
+        if plain or self.loss != "marginal":
+            return descent
+        return Restarts(descent, times, seed=int(self._random().randint(2**31 - 1)))

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from seqfield.chain import ChainScores, log_partition, marginals, subtract_path
+from seqfield.chain import ChainScores, log_partition, log_prob, marginals, subtract_path
 from seqfield.labels import Targets
-
-Floats = NDArray[np.float64]
-
-
-class ScoreGradient(NamedTuple):
-    """Value of a loss, and its derivatives by node (N, S) and edge scores ((S, S) or (N, S, S))."""
-
-    value: float
-    node: Floats
-    edge: Floats
+from seqfield.losses._base import Floats, Loss, ScoreGradient
 
 
 @dataclass(frozen=True)
-class LogLoss:
+class LogLoss(Loss):
     """sum_i w_i (log Z_i - log Z_i restricted to the known labels).
 
     With every label known the second term is the gold path's score, so this is -log p(y | x).
@@ -40,8 +30,6 @@ class LogLoss:
     """
 
     cost: float = 0.0
-    #: convex in the scores, so an optimality certificate exists
-    convex: bool = True
 
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
         """Value and score gradient, sequence i counting ``weights[i]`` times."""
@@ -67,6 +55,8 @@ class LogLoss:
 
     def values(self, scores: ChainScores, targets: Targets) -> Floats:
         """The loss of each sequence (n,), without gradient."""
+        if self.cost == 0.0 and targets.allowed is None:
+            return -log_prob(scores, targets.codes)
         free = log_partition(self._augmented(scores, targets))
         return free - log_partition(scores, allowed=targets.mask(scores.n_labels))
 

@@ -30,11 +30,14 @@ Callback = Callable[[Step], bool]
 
 
 class Result(NamedTuple):
-    """The end of an optimisation. ``gradient`` is that of the smooth part at ``theta``."""
+    """The end of an optimisation.
+
+    ``gradient`` is that of the smooth part at ``theta``, or None from an optimiser without one.
+    """
 
     theta: Floats
     value: float
-    gradient: Floats
+    gradient: Floats | None
     n_iter: int
     converged: bool
 
