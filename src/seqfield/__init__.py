@@ -30,6 +30,10 @@ __version__ = "0.1.0"
 #: public names and where they live; each is imported when first used
 _HOMES = {
     "CRF": "seqfield.estimators",
+    "HMM": "seqfield.estimators",
+    "AdaBoost": "seqfield.estimators",
+    "SequenceBoost": "seqfield.estimators",
+    "StructuredPerceptron": "seqfield.estimators",
     "load": "seqfield.estimators",
     "ChainScores": "seqfield.chain",
     "chain": "seqfield.chain",

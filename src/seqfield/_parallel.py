@@ -36,8 +36,9 @@ def run(
     if n_jobs is not None and number("n_jobs", n_jobs, whole=True) == 0:
         raise InputError("n_jobs must be a number of threads, -1 for all cores, or None; got 0")
     todo = list(items)
-    threads = min(effective_n_jobs(n_jobs), len(todo))
-    if threads <= 1:
+    # asking joblib takes longer than a small piece of work
+    threads = 1 if len(todo) < 2 else min(effective_n_jobs(n_jobs), len(todo))
+    if threads == 1:
         return [function(item) for item in todo]
     if threads not in _pools:
         _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="seqfield")

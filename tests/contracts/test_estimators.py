@@ -36,6 +36,7 @@ from seqfield.estimators._files import REGISTRY
 
 NAMES = list(REGISTRY)
 TIGHT = {"tol": 1e-13, "max_iter": 5000}
+ROUNDS = 100
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 
 
@@ -61,6 +62,8 @@ def make(name, **wanted):
     if lacking:
         pytest.skip(f"{name} has no {', '.join(sorted(lacking))}")
     wanted = {"n_jobs": 1, "random_state": 0} | wanted
+    if "bound" in arguments(name) and wanted.get("max_iter", 5000) == 5000:
+        wanted["max_iter"] = ROUNDS  # an iteration is one round: as many as the tests need
     return REGISTRY[name](**{k: v for k, v in wanted.items() if k in arguments(name)})
 
 
@@ -489,6 +492,8 @@ def test_log_likelihood_sums_over_what_is_not_known(name):
 
 def tight(name, X=X, y=Y, sample_weight=None, **wanted):
     """Trained to the optimum, which is the same from every start."""
+    if not {"c2", "alpha"} & arguments(name):
+        pytest.skip(f"{name} ends where its way leads it, not at an optimum")
     return make(name, **TIGHT, **wanted).fit(X, y, sample_weight=sample_weight)
 
 
@@ -632,7 +637,8 @@ def test_every_form_of_attributes_gives_the_same_model(name, form):
     want = fingerprint(fitted(name, plain, BIO), plain)
     model = fitted(name, form[1], BIO)
     np.testing.assert_allclose(fingerprint(model, form[1]), want, rtol=1e-3, atol=1e-4)
-    assert model.score(form[1], BIO) > 0.8
+    # these labels can be told only with their neighbours'
+    assert model.score(form[1], BIO) > (0.7 if "neighbours" in arguments(name) else 0.8)
 
 
 @every
@@ -678,13 +684,14 @@ def test_warm_start_continues(name):
 
 @every
 def test_warm_start_in_steps_reaches_the_optimum(name):
+    want = tight(name).objective_
     model = make(name, warm_start=True, max_iter=4, tol=1e-9)
     values = []
     for _ in range(40):
         model.fit(X, Y)
         values.append(model.objective_)
     assert (np.diff(values) <= 1e-12).all()
-    assert values[-1] == pytest.approx(tight(name).objective_, rel=1e-6)
+    assert values[-1] == pytest.approx(want, rel=1e-6)
 
 
 @every
@@ -782,6 +789,8 @@ def test_missing_labels_train_on_the_marginal_likelihood(name, observed_only):
 
 @every
 def test_an_unlabelled_sequence_changes_nothing(name):
+    if "emission" in arguments(name):
+        pytest.skip(f"{name} is generative and learns from unlabelled sequences")
     extra = [np.random.default_rng(0).normal(size=(5, 4))]
     a, b = tight(name), tight(name, X + extra, [*Y, None])
     same_optimum(a, b)
@@ -803,7 +812,7 @@ def test_scheme_holds_everywhere(name, c2):
     odd = [[(f"new{rng.integers(9)}", "XX") for _ in range(length)] for length in (1, 2, 5, 9)]
     for x in (WORDS, odd):
         assert lawful(model.predict(x))
-        assert lawful(model.predict(x, decoding="posterior"))
+        assert lawful(able(model.predict, x, decoding="posterior"))
         assert all(lawful(y for y, _ in best) for best in able(model.predict_nbest, x, n=20))
         assert all(lawful(rows) for rows in able(model.sample, x, n=30, random_state=0))
     one = [[("and", "CC")]]
@@ -995,6 +1004,7 @@ MODELS = {
     "declared ints": (X, relabelled([0, 1, 2]), {"classes": np.arange(4)}),
     "missing labels": (X, [[None, *row[1:]] for row in Y], {"missing_label": -100}),
     "infinite argument": (X, Y, {"missing_label": float("inf")}),
+    "calibrated": (X, Y, {"calibrate": True}),
 }
 
 
@@ -1015,7 +1025,7 @@ def plain(value):
 @pytest.mark.parametrize("kind", MODELS)
 def test_save_and_load(name, kind, tmp_path):
     X1, y1, wanted = MODELS[kind]
-    model = fitted(name, X1, y1, **wanted)
+    model = able(make(name, **wanted).fit, X1, y1)
     path = tmp_path / "model.sf"
     model.save(path)
     again = sf.load(path)
@@ -1028,10 +1038,12 @@ def test_save_and_load(name, kind, tmp_path):
     assert again.features_.edge_names() == model.features_.edge_names()
     np.testing.assert_array_equal(fingerprint(again, X1), fingerprint(model, X1))
     assert again.predict(X1) == model.predict(X1)
-    assert again.predict(X1, decoding="posterior") == model.predict(X1, decoding="posterior")
-    assert again.predict_nbest(X1, 3) == model.predict_nbest(X1, 3)
-    assert again.sample(X1, 3, random_state=0) == model.sample(X1, 3, random_state=0)
-    np.testing.assert_array_equal(again.log_likelihood(X1, y1), model.log_likelihood(X1, y1))
+    assert again.temperature_ == model.temperature_
+    if model.probabilistic or model.calibrate:
+        assert again.predict(X1, decoding="posterior") == model.predict(X1, decoding="posterior")
+        assert again.predict_nbest(X1, 3) == model.predict_nbest(X1, 3)
+        assert again.sample(X1, 3, random_state=0) == model.sample(X1, 3, random_state=0)
+        np.testing.assert_array_equal(again.log_likelihood(X1, y1), model.log_likelihood(X1, y1))
     assert again.score(X1, y1) == model.score(X1, y1)
     if hasattr(model, "theta_"):
         np.testing.assert_array_equal(again.theta_, model.theta_)

@@ -372,11 +372,11 @@ def test_batches_add_up_to_the_whole(observed):
         batches = goal.batches(size, rng)
         assert len(batches) == n_batches
         value, gradient = 0.0, np.zeros_like(theta)
-        for batch in batches:
-            part, touched, pulled = goal.batch_value_and_grad(theta, batch)
-            assert len(np.unique(touched)) == len(touched) == len(pulled)
-            value += part
-            gradient[touched] += pulled
+        for part in goal.batch_gradients(theta, batches):
+            own = theta[part.touched]
+            assert len(np.unique(part.touched)) == len(part.touched) == len(part.gradient)
+            value += part.value + 0.5 * part.penalty @ own**2
+            gradient[part.touched] += part.gradient + part.penalty * own
         assert value == pytest.approx(want, rel=1e-12)
         np.testing.assert_allclose(gradient, slope, rtol=1e-9, atol=1e-10)
 

@@ -20,6 +20,20 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
 
 
+class Table(NamedTuple):
+    """Feature rows and the weights they meet as plain arrays, for loops that go token by token.
+
+    Token t has the features ``indices[k]`` with ``values[k]``, k in ``indptr[t]:indptr[t + 1]``;
+    feature f has the weights ``starts[f]:starts[f + 1]``, and weight w scores ``columns[w]``.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: Integers
+    values: Floats
+    starts: NDArray[np.int64]
+    columns: Integers
+
+
 class DenseDesign(NamedTuple):
     """A dense X; it touches every weight."""
 
@@ -52,6 +66,10 @@ class DenseMap:
     def score(self, theta: Floats, x: Any) -> Floats:
         """X W of data that are scored once."""
         return self.apply(theta, self.design(x))
+
+    def table(self, x: Any) -> Table:
+        """Data and weights as plain arrays."""
+        return SparseMap.full(*self.shape).table(sp.csr_array(self.design(x).x))
 
     def names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Feature and column of each weight."""
@@ -191,6 +209,17 @@ class SparseMap:
         )
         local[: len(g.cells)] = _loops.gather(rows.ravel(), g.cells)
         return local
+
+    def table(self, x: Any) -> Table:
+        """Data and weights as plain arrays."""
+        x = self._checked(x)
+        return Table(
+            x.indptr.astype(np.int64),
+            x.indices.astype(np.int32),
+            x.data.astype(np.float64),
+            self.starts,
+            self.columns,
+        )
 
     def names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Feature and column of each weight."""

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from seqfield.architectures._loops import scatter_add
-from seqfield.architectures._maps import DenseMap, SparseMap
+from seqfield.architectures._maps import DenseMap, SparseMap, Table
 from seqfield.chain import ChainScores
 from seqfield.labels import Targets
 from seqfield.sequences import Sequences
@@ -29,6 +29,20 @@ class Design(NamedTuple):
     edge: Any
     offsets: NDArray[np.int64]
     touched: NDArray[np.int32]
+
+
+class Tables(NamedTuple):
+    """Data and weights as plain arrays.
+
+    Node weights come first in theta, edge weights from ``edge_first`` on; ``pair_weight`` (S, S) is
+    the place of each transition's weight, or -1.
+    """
+
+    node: Table
+    pair_weight: NDArray[np.int64]
+    edge: Table | None
+    edge_first: int
+    offsets: NDArray[np.int64]
 
 
 class Linear:
@@ -96,6 +110,18 @@ class Linear:
             edge = self.edge.design(data.edge)
             touched.append(edge.touched + np.int32(self._cuts[1]))
         return Design(node, edge, data.offsets, np.concatenate(touched))
+
+    def tables(self, data: Sequences) -> Tables:
+        """Data and weights as plain arrays, for loops that change single weights."""
+        pair_weight = np.full(self.n_labels**2, -1)
+        pair_weight[self.pairs] = np.arange(self._cuts[0], self._cuts[1])
+        return Tables(
+            self.node.table(data.x),
+            pair_weight.reshape(self.n_labels, self.n_labels),
+            None if self.edge is None else self.edge.table(data.edge),
+            int(self._cuts[1]),
+            data.offsets,
+        )
 
     def transitions(self, theta: Floats) -> Floats:
         """The stationary transition scores (S, S)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
-from seqfield.chain import _numba, _numba_log
+from seqfield.chain import _numba, _numba_log, _numba_posterior, _numba_tangent
 from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers, whole
 from seqfield.errors import InputError, NoPathError
 
 Labels = NDArray[np.int32]
-Pairs = Literal["sum", "each"] | None
+Pairs = Literal["sum", "sequence", "each"] | None
 Result = TypeVar("Result")
 
 
@@ -50,6 +50,11 @@ def chunk_bounds(offsets: Integers, n_tokens: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
+def _size(per_token: int) -> int:
+    """Tokens in a chunk whose arrays have that many numbers a token."""
+    return max(64, 2**16 // per_token)
+
+
 def each_chunk(
     scores: ChainScores,
     allowed: Booleans | None,
@@ -64,7 +69,7 @@ def each_chunk(
         if allowed.shape != scores.node.shape:
             raise InputError(f"allowed must have shape {scores.node.shape}, got {allowed.shape}")
     per_token = s * s if wide or not scores.stationary else s
-    bounds = chunk_bounds(scores.offsets, max(64, 2**16 // per_token))
+    bounds = chunk_bounds(scores.offsets, _size(per_token))
     make = partial(_chunk, scores, allowed)
     return run(lambda bound: work(make(*bound)), bounds, n_jobs)
 
@@ -107,11 +112,11 @@ def scaled(chunk: Chunk) -> Scaled:
     return Scaled(weight, _padded(edge), safe, shift)
 
 
-def _padded(edge: Floats) -> Floats:
-    """Rows padded with zeros to a multiple of eight numbers."""
+def _padded(edge: Floats, n_rows: int = 1) -> Floats:
+    """Rows padded with zeros to a multiple of eight numbers; a multiple of n_rows such rows."""
     n, s, _ = edge.shape
-    out = np.zeros((n, s, -(-s // 8) * 8))
-    out[:, :, :s] = edge
+    out = np.zeros((n, -(-s // n_rows) * n_rows, -(-s // 8) * 8))
+    out[:, :s, :s] = edge
     return out
 
 
@@ -134,7 +139,7 @@ def forward(chunk: Chunk) -> Forward:
 def chunk_marginals(
     chunk: Chunk, weights: Floats, node: Floats, sums: Floats, pairs: Floats
 ) -> Floats:
-    """log Z; node marginals, and the sum of pair marginals or each of them unless empty."""
+    """log Z; node marginals, and sums of pair marginals or each of them unless empty."""
     weight, edge, safe, shift = scaled(chunk)
     log_z = np.zeros(len(safe))
     edge_t = _padded(edge[:, :, : weight.shape[1]].transpose(0, 2, 1))
@@ -169,6 +174,81 @@ def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
     return kernels, node
 
 
+def chunk_tangent(
+    chunk: Chunk,
+    d_node: Floats,
+    d_edge: Floats | None,
+    mean: Floats,
+    out: Floats,
+    pairs: Floats,
+    joint: bool,
+) -> None:
+    """E[V] and the derivatives of the marginals of a chunk along (d_node, d_edge).
+
+    ``out`` gets those of node marginals, plus P E[V] if ``joint``; ``pairs`` those of pair
+    marginals: (1, S, S) their sum, (N, S, S) each of them, or empty.
+    """
+    weight, edge, safe, _ = scaled(chunk)
+    s = weight.shape[1]
+    edge = edge[:, :, :s]
+    own = np.empty((0, s, s)) if d_edge is None else d_edge
+    if not np.isfinite(own).all():  # as it may be where a transition is forbidden
+        own = np.where(edge > 0.0, own, 0.0)
+    log_z = np.zeros(len(safe))
+    _numba_tangent.tangent_scaled(
+        weight,
+        _padded(edge, 4),
+        _padded(own, 4),
+        chunk.offsets,
+        safe,
+        d_node,
+        log_z,
+        mean,
+        out,
+        pairs,
+        joint,
+    )
+    checked(log_z, chunk.sequences.start)
+    if d_edge is None:
+        d_edge = np.zeros((1, s, s))
+    if len(pairs) == 0:
+        pairs = np.zeros((1, s, s))
+    for part, tokens, sequences in _unsafe(chunk, safe):
+        kernels, p = posterior(part)
+        _numba_posterior.tangent(
+            kernels,
+            p,
+            part.offsets,
+            d_node[tokens],
+            d_edge if len(d_edge) == 1 else d_edge[tokens],
+            mean[sequences],
+            out[tokens],
+            pairs[tokens] if len(pairs) > 1 else pairs,
+        )
+        if joint:
+            with np.errstate(under="ignore"):
+                out[tokens] += p * np.repeat(mean[sequences], np.diff(part.offsets))[:, None]
+
+
+def _unsafe(chunk: Chunk, safe: Booleans) -> Iterator[tuple[Chunk, slice, slice]]:
+    """Chunks of the sequences that are not safe, small enough for S^2 numbers a token.
+
+    With each come its tokens and its sequences within the chunk.
+    """
+    size = _size(chunk.node.shape[1] ** 2)
+    turns = np.flatnonzero(np.diff(safe, prepend=True, append=True))
+    for first, end in zip(turns[::2], turns[1::2], strict=True):
+        for i0, i1 in chunk_bounds(chunk.offsets[first : end + 1], size):
+            sequences = slice(first + i0, first + i1)
+            a, b = chunk.offsets[sequences.start], chunk.offsets[sequences.stop]
+            tokens = slice(a, b)
+            edge = chunk.edge if len(chunk.edge) == 1 else chunk.edge[tokens]
+            offsets = chunk.offsets[sequences.start : sequences.stop + 1] - a
+            start = chunk.sequences.start
+            place = slice(start + sequences.start, start + sequences.stop)
+            yield Chunk(chunk.node[tokens], edge, offsets, tokens, place), tokens, sequences
+
+
 def checked(log_z: Floats, first: int = 0) -> Floats:
     if (log_z == -np.inf).any():
         i = first + int(np.argmax(log_z == -np.inf))
@@ -197,6 +277,7 @@ def checked_weights(weights: Any, scores: ChainScores) -> Floats:
     return w
 
 
-def check_pairs(pairs: Any) -> None:
-    if pairs not in ("sum", "each", None):
-        raise InputError(f"pairs must be 'sum', 'each' or None, got {pairs!r}")
+def check_pairs(pairs: Any, kinds: tuple[str | None, ...] = ("sum", "each", None)) -> None:
+    if pairs not in kinds:
+        wanted = ", ".join(map(repr, kinds))
+        raise InputError(f"pairs must be one of {wanted}, got {pairs!r}")

@@ -208,6 +208,21 @@ def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
 
 
 @inlined
+def _add_pairs(outer: Any, edge: Any, sums: Any) -> None:
+    """Add the pair marginals to sums and clear outer.
+
+    They are alpha_{t-1}[i] edge[i, j] r_t[j]: the edge comes in once, at the end.
+    """
+    n_labels = sums.shape[0]
+    for q in range(n_labels):
+        for j in range(n_labels):
+            if edge[0, q, j] > 0.0:  # the sum of a forbidden pair may be infinite
+                sums[q, j] += outer[q, j] * edge[0, q, j]
+        for j in range(outer.shape[1]):
+            outer[q, j] = 0.0
+
+
+@inlined
 def _pairs_one(alpha: Any, ratio: Any, edge: Any, step: Any, a: Any, b: Any, pairs: Any) -> None:
     """Pair marginals of the tokens a:b; zero at the first."""
     n_labels = pairs.shape[1]
@@ -234,8 +249,9 @@ def marginals_scaled(
 ) -> None:
     """log Z and marginals of the safe sequences, each while its messages are in cache.
 
-    The hot loop of training. ``sums`` (S, S) gets the weighted sum of pair marginals if edges are
-    stationary and it is not empty; ``pairs`` (N, S, S) each pair marginal unless it is empty.
+    The hot loop of training. ``sums`` gets the weighted sum of pair marginals if edges are
+    stationary: (1, S, S) of all sequences, (n, S, S) of each, or it is empty. ``pairs`` (N, S, S)
+    gets each pair marginal unless it is empty.
     """
     n_labels, width = weight.shape[1], edge.shape[2]
     step = 0 if edge.shape[0] == 1 else 1
@@ -245,6 +261,7 @@ def marginals_scaled(
     alpha, pred = np.zeros((longest, width)), np.zeros((longest, width))
     ratio, back = np.zeros((longest, width)), np.zeros(width)
     outer = np.zeros((n_labels, width))
+    by_sequence = sums.shape[0] > 1
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
         if not safe[i]:
@@ -256,14 +273,12 @@ def marginals_scaled(
         _smooth_one(alpha, pred, edge_t, step, a, b, ratio, back, node_p)
         if sums.shape[0] > 0:
             _add_outer(alpha, ratio, b - a, weights[i], outer)
+        if by_sequence:
+            _add_pairs(outer, edge, sums[i])
         if pairs.shape[0] > 0:
             _pairs_one(alpha, ratio, edge, step, a, b, pairs)
-    if sums.shape[0] > 0:
-        # pair marginals are alpha_{t-1}[i] edge[i, j] r_t[j]: the edge comes in once, at the end
-        for q in range(n_labels):
-            for j in range(n_labels):
-                if edge[0, q, j] > 0.0:  # the sum of a forbidden pair may be infinite
-                    sums[q, j] += outer[q, j] * edge[0, q, j]
+    if sums.shape[0] == 1:
+        _add_pairs(outer, edge, sums[0])
 
 
 @loop

@@ -75,7 +75,7 @@ def smooth_log(
 ) -> None:
     """Marginals of the sequences in the log form: P_{t-1} = K_t P_t.
 
-    ``sums`` gets the weighted sum of the pair marginals, ``pairs`` each of them, unless empty.
+    ``sums`` and ``pairs`` are as in `marginals_scaled`.
     """
     n_labels = alpha.shape[1]
     step = 0 if edge.shape[0] == 1 else 1
@@ -92,7 +92,7 @@ def smooth_log(
             _kernel_log(alpha[t - 1], edge[step * t], kernel)
             kernel *= node_p[t]
             if sums.shape[0] > 0:
-                sums += weights[i] * kernel
+                sums[i if sums.shape[0] > 1 else 0] += weights[i] * kernel
             if pairs.shape[0] > 0:
                 pairs[t] = kernel
             node_p[t - 1] = kernel.sum(axis=1)

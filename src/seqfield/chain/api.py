@@ -77,7 +77,7 @@ def marginals(
     """Node marginals p(y_t = j | x), and pair marginals if asked.
 
     ``pairs="sum"`` adds the pair marginals over all positions, sequence i with ``weights[i]``;
-    ``pairs="each"`` gives all of them.
+    ``"sequence"`` does so for each sequence (n, S, S); ``"each"`` gives all of them (N, S, S).
 
     >>> import numpy as np
     >>> scores = ChainScores([[0.0, 1.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]])
@@ -85,31 +85,35 @@ def marginals(
     array([[0.269, 0.731],
            [0.324, 0.676]])
     """
-    check_pairs(pairs)
+    check_pairs(pairs, ("sum", "sequence", "each", None))
     s = scores.n_labels
     node = np.empty((scores.n_tokens, s))
     w = np.ones(scores.n_sequences) if weights is None else checked_weights(weights, scores)
     # sums over position-dependent edges are made of each pair marginal, chunk by chunk
-    by_pair = pairs == "each" or (pairs == "sum" and not scores.stationary)
+    by_pair = pairs == "each" or (pairs is not None and not scores.stationary)
     each = np.empty((scores.n_tokens if pairs == "each" else 0, s, s))
     none = np.empty((0, s, s))
 
     def work(chunk: Chunk) -> tuple[Floats, Floats]:
-        own, sums = none, none[:, 0]
+        n = len(chunk.offsets) - 1
+        own, sums = none, np.zeros((n if pairs == "sequence" else int(pairs == "sum"), s, s))
         if by_pair:
             own = each[chunk.tokens] if pairs == "each" else np.empty((*chunk.node.shape, s))
-        elif pairs == "sum":
-            sums = np.zeros((s, s))
-        log_z = chunk_marginals(chunk, w[chunk.sequences], node[chunk.tokens], sums, own)
-        if pairs == "sum" and by_pair:
+        log_z = chunk_marginals(
+            chunk, w[chunk.sequences], node[chunk.tokens], none if by_pair else sums, own
+        )
+        if by_pair and pairs != "each":
             per_token = np.repeat(w[chunk.sequences], np.diff(chunk.offsets))
-            sums = np.einsum("t,tij->ij", per_token, own)
+            starts = chunk.offsets[:-1] if pairs == "sequence" else [0]
+            sums = np.add.reduceat(per_token[:, None, None] * own, starts)
         return log_z, sums
 
     parts = each_chunk(scores, allowed, n_jobs, work)
     log_z = np.concatenate([part[0] for part in parts])
     if pairs == "sum":
-        return Marginals(log_z, node, sum((part[1] for part in parts), np.zeros((s, s))))
+        return Marginals(log_z, node, sum((part[1][0] for part in parts), np.zeros((s, s))))
+    if pairs == "sequence":
+        return Marginals(log_z, node, np.concatenate([part[1] for part in parts]))
     return Marginals(log_z, node, each if pairs == "each" else None)
 
 

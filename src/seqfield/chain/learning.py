@@ -16,10 +16,10 @@ from seqfield.chain._chunks import (
     check_pairs,
     checked_labels,
     checked_weights,
+    chunk_tangent,
     each_chunk,
     posterior,
 )
-from seqfield.chain.api import marginals
 from seqfield.chain.scores import Booleans, ChainScores, Floats, whole
 from seqfield.errors import InputError
 
@@ -52,35 +52,7 @@ def tangent(
     >>> tangent(ChainScores([[0.0, 0.0]], np.zeros((2, 2))), [[0.0, 1.0]]).node
     array([[-0.25,  0.25]])
     """
-    s = scores.n_labels
-    direction = np.ascontiguousarray(d_node, dtype=np.float64)
-    edge = np.zeros((s, s)) if d_edge is None else np.asarray(d_edge, dtype=np.float64)
-    check_pairs(pairs)
-    if direction.shape != scores.node.shape or edge.shape not in ((s, s), (len(direction), s, s)):
-        raise InputError("the direction must have the shapes of node and edge")
-    mean = np.empty(scores.n_sequences)
-    out = np.empty((scores.n_tokens, s))
-    each = np.zeros((scores.n_tokens if pairs == "each" else 0, s, s))
-
-    def work(chunk: Chunk) -> Floats:
-        kernels, node = posterior(chunk)
-        sums = np.zeros((1, s, s))
-        _numba_posterior.tangent(
-            kernels,
-            node,
-            chunk.offsets,
-            direction[chunk.tokens],
-            edge[None] if edge.ndim == 2 else edge[chunk.tokens],
-            mean[chunk.sequences],
-            out[chunk.tokens],
-            each[chunk.tokens] if pairs == "each" else sums,
-        )
-        return sums.reshape(s, s)
-
-    parts = each_chunk(scores, allowed, n_jobs, work, wide=True)
-    if pairs == "sum":
-        return Tangent(mean, out, sum(parts, np.zeros((s, s))))
-    return Tangent(mean, out, each if pairs == "each" else None)
+    return _tangent(scores, d_node, d_edge, allowed, pairs, n_jobs, joint=False)
 
 
 def expectation(
@@ -97,11 +69,51 @@ def expectation(
     >>> expectation(ChainScores([[0.0, 0.0]], np.zeros((2, 2))), [[0.0, 1.0]])
     (array([0.5]), array([[0. , 0.5]]))
     """
-    change = tangent(scores, v_node, v_edge, allowed=allowed, pairs=None, n_jobs=n_jobs)
-    node = marginals(scores, allowed=allowed, n_jobs=n_jobs).node
-    mean = np.repeat(change.mean, np.diff(scores.offsets))[:, None]
-    with np.errstate(under="ignore"):
-        return change.mean, change.node + node * mean
+    return _tangent(scores, v_node, v_edge, allowed, None, n_jobs, joint=True)[:2]
+
+
+def _tangent(
+    scores: ChainScores,
+    d_node: Any,
+    d_edge: Any,
+    allowed: Booleans | None,
+    pairs: Pairs,
+    n_jobs: int | None,
+    joint: bool,
+) -> Tangent:
+    """`tangent`, or if ``joint`` with E[1{y_t = j} V] in place of the covariances."""
+    n, s = scores.node.shape
+    direction = np.ascontiguousarray(d_node, dtype=np.float64)
+    edge = None if d_edge is None else np.asarray(d_edge, dtype=np.float64)
+    check_pairs(pairs)
+    if direction.shape != (n, s) or not (edge is None or edge.shape in ((s, s), (n, s, s))):
+        raise InputError("the direction must have the shapes of node and edge")
+    if edge is not None and not edge.any():
+        edge = None
+    mean, out = np.empty(scores.n_sequences), np.empty((n, s))
+    each = np.zeros((n if pairs == "each" else 0, s, s))
+
+    def work(chunk: Chunk) -> Floats:
+        sums = np.zeros((1 if pairs == "sum" else 0, s, s))
+        own = edge
+        if edge is not None:
+            own = edge[None] if edge.ndim == 2 else edge[chunk.tokens]
+        chunk_tangent(
+            chunk,
+            direction[chunk.tokens],
+            own,
+            mean[chunk.sequences],
+            out[chunk.tokens],
+            each[chunk.tokens] if pairs == "each" else sums,
+            joint,
+        )
+        return sums
+
+    wide = edge is not None and edge.ndim == 3
+    parts = each_chunk(scores, allowed, n_jobs, work, wide)
+    if pairs == "sum":
+        return Tangent(mean, out, sum((part[0] for part in parts), np.zeros((s, s))))
+    return Tangent(mean, out, each if pairs == "each" else None)
 
 
 def count_distribution(

@@ -1,6 +1,9 @@
 """The estimators: short presets of architecture, loss and optimiser."""
 
 from seqfield.estimators._files import load
+from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
+from seqfield.estimators.hmm import HMM
+from seqfield.estimators.perceptron import StructuredPerceptron
 
-__all__ = ["CRF", "load"]
+__all__ = ["CRF", "HMM", "AdaBoost", "SequenceBoost", "StructuredPerceptron", "load"]

@@ -41,8 +41,6 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     encoder), ``n_features_in_``, ``temperature_`` (None unless fitted with ``calibrate=True``).
     """
 
-    #: whether the trained scores themselves define p(y | x)
-    probabilistic = True
     #: whether a temperature for them is fitted on held-out folds
     calibrate = False
     random_state: Any = None
@@ -84,6 +82,11 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         for name, value in arguments.items():
             if name != "self":
                 setattr(self, name, value)
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether the trained scores themselves define p(y | x)."""
+        return True
 
     # --- training -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from seqfield.estimators._objective import Objective
 from seqfield.estimators._progress import progress
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
+from seqfield.losses.log import LogLoss
 from seqfield.optimisers._base import Result, Step
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
@@ -38,18 +39,22 @@ class Weight(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """The other two axes of a method over explicit features: objective and optimiser."""
+    """The other two axes of a method over explicit features: objective and optimiser.
 
-    loss: Loss
-    prior: ElasticNet
+    An optimiser that goes by mistakes uses neither loss nor prior.
+    """
+
     optimiser: Any
+    loss: Loss = LogLoss()
+    prior: ElasticNet = ElasticNet(0.0, 0.0)
 
 
 class LinearEstimator(SequenceEstimator):
     """Base of estimators whose scores are linear in features.
 
     Fitted attributes: ``theta_`` (all weights), ``transitions_`` (S, S), ``n_iter_``,
-    ``objective_`` (final value) and ``gap_`` (bound on its distance from the optimum).
+    ``best_iter_`` (the iteration whose weights are kept), ``objective_`` (final value) and
+    ``gap_`` (bound on its distance from the optimum).
     """
 
     observed_only: bool
@@ -62,7 +67,7 @@ class LinearEstimator(SequenceEstimator):
 
     @abstractmethod
     def _recipe(self, data: Sequences) -> Recipe:
-        """Loss, prior and optimiser, from checked constructor arguments."""
+        """Optimiser, loss and prior, from checked constructor arguments."""
 
     def _start(self, goal: Objective, theta: Floats) -> Floats:
         """Where to start, given the weights that are there (zeros at first)."""
@@ -73,7 +78,7 @@ class LinearEstimator(SequenceEstimator):
         return held.error
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        loss, prior, optimiser = self._recipe(data)
+        optimiser, loss, prior = self._recipe(data)
         again = self.warm_start and hasattr(self, "theta_")
         if not again:
             self._architecture = Linear.build(
@@ -110,7 +115,8 @@ class LinearEstimator(SequenceEstimator):
                 return watch(step)
 
             result = optimiser.minimise(goal, self._start(goal, theta), callback)
-        self._finish(goal, watch.best_of(result), result)
+        theta, self.best_iter_ = watch.best_of(result)
+        self._finish(goal, theta, result)
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         value, gradient = result.value, result.gradient
@@ -218,8 +224,11 @@ class _Watch:
             self.best = value, step.iteration, step.theta.copy()
         return step.iteration - self.best[1] >= self.patience
 
-    def best_of(self, result: Result) -> Floats:
-        return result.theta if self.best is None else self.best[2]
+    def best_of(self, result: Result) -> tuple[Floats, int]:
+        """The weights to keep and their iteration."""
+        if self.best is None:
+            return result.theta, result.n_iter
+        return self.best[2], self.best[1]
 
 
 def _map_header(part: Map) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from seqfield.chain import ChainScores, viterbi
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError
 from seqfield.labels import Targets
-from seqfield.linalg.vectors import dot
 from seqfield.losses._base import Loss
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
@@ -76,6 +75,24 @@ class Batch(NamedTuple):
     penalty: Floats
 
 
+class Part(NamedTuple):
+    """A batch's loss, the weights it touches, the loss's gradient by them, and their L2 weights."""
+
+    value: float
+    touched: Any
+    gradient: Floats
+    penalty: Floats
+
+
+class Problem(NamedTuple):
+    """Data, labels and weights of a learning problem as plain arrays."""
+
+    tables: Any
+    targets: Targets
+    weights: Floats
+    constraint: Constraint | None
+
+
 class Objective:
     """value(theta) = sum_i w_i loss(scores_i(theta), y_i) + prior(theta).
 
@@ -114,6 +131,10 @@ class Objective:
         other = copy.copy(self)
         other.loss, other.prior = loss, prior
         return other
+
+    def restricted(self, chosen: NDArray[np.int64]) -> Restricted:
+        """The objective as a function of the chosen weights, all others being zero."""
+        return Restricted(self, chosen)
 
     @property
     def mean_length(self) -> float:
@@ -171,6 +192,11 @@ class Objective:
         wrong, told = np.sum(run(work, self._shards, self.n_jobs), axis=0)
         return float(wrong / max(told, 1e-300))
 
+    def problem(self) -> Problem:
+        """Everything as plain arrays, for optimisers that change single weights."""
+        tables = self.architecture.tables(self._data)
+        return Problem(tables, self._targets, self._weights, self.constraint)
+
     def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
         """Shuffled sequences in batches of about ``size``, laid out once for all epochs.
 
@@ -191,14 +217,14 @@ class Objective:
             times[shard.design.touched] += 1.0
         return [Batch(shard, self.prior.c2 / times[shard.design.touched]) for shard in shards]
 
-    def batch_value_and_grad(self, theta: Floats, batch: Batch) -> tuple[float, Any, Floats]:
-        """A batch's value, the weights it touches, and the gradient by them."""
-        value, gradient = self._pull(theta, batch.shard)
-        local = theta[batch.shard.design.touched]
-        gradient_of_penalty = batch.penalty * local
-        gradient += gradient_of_penalty
-        value += 0.5 * dot(gradient_of_penalty, local)
-        return value, batch.shard.design.touched, gradient
+    def batch_gradients(self, theta: Floats, group: list[Batch]) -> list[Part]:
+        """Values and gradients of some batches at the same theta."""
+
+        def work(batch: Batch) -> Part:
+            value, gradient = self._pull(theta, batch.shard)
+            return Part(value, batch.shard.design.touched, gradient, batch.penalty)
+
+        return run(work, group, self.n_jobs)
 
     def _shard(self, chosen: NDArray[np.int64]) -> Shard:
         design = self.architecture.design(self._data[chosen])
@@ -211,3 +237,21 @@ class Objective:
     def _pull(self, theta: Floats, shard: Shard) -> tuple[float, Floats]:
         value, d_node, d_edge = self.loss(self._scores(theta, shard), shard.targets, shard.weights)
         return value, self.architecture.pullback(shard.design, d_node, d_edge)
+
+
+class Restricted:
+    """An objective as a function of some of its weights."""
+
+    def __init__(self, objective: Objective, chosen: NDArray[np.int64]) -> None:
+        self._objective, self._chosen = objective, chosen
+
+    def value_and_grad(self, part: Floats) -> tuple[float, Floats]:
+        """Value and gradient by the chosen weights."""
+        theta = np.zeros(self._objective.architecture.n_parameters)
+        theta[self._chosen] = part
+        value, gradient = self._objective.value_and_grad(theta)
+        return value, gradient[self._chosen]
+
+    def gap(self, part: Floats, gradient: Floats) -> float:
+        """Bound on value minus optimum over the chosen weights."""
+        return self._objective.gap(part, gradient)

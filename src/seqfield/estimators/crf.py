@@ -125,8 +125,8 @@ class CRF(LinearEstimator):
         self._store(locals())
 
     def _recipe(self, data: Sequences) -> Recipe:
-        # a seed is drawn once, and only where it is used
-        return Recipe(self._loss(), ElasticNet(self.c1, self._c2(data)), self._optimiser())
+        prior, loss = ElasticNet(self.c1, self._c2(data)), self._loss()
+        return Recipe(self._optimiser(), loss, prior)
 
     def _c2(self, data: Sequences) -> float:
         """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""

@@ -40,6 +40,8 @@ class Result(NamedTuple):
     gradient: Floats | None
     n_iter: int
     converged: bool
+    #: what the optimiser tells of its way
+    trace: tuple[Any, ...] = ()
 
 
 def require(optimiser: str, objective: Any, needs: tuple[str, ...]) -> None:
