@@ -14,6 +14,7 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 import seqfield as sf
 from seqfield import chain
+from seqfield.architectures.emissions import FLOOR
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.errors import CapabilityError, InputError, LabelError, ModelFileError
 from seqfield.estimators import hmm
@@ -479,7 +480,7 @@ def test_a_label_seen_once_has_a_variance():
     X, y = [np.array([[0.5], [1.5], [3.0]])], [["a", "a", "b"]]
     model = sf.HMM(alpha=hmm.LEAST).fit(X, y)
     overall = np.var([0.5, 1.5, 3.0])
-    assert model.variances_[0, 1] == pytest.approx(hmm.FLOOR * overall, rel=1e-12)
+    assert model.variances_[0, 1] == pytest.approx(FLOOR * overall, rel=1e-12)
     assert np.isfinite(model.predict_proba(X)[0]).all()
 
 

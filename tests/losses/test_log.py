@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -14,60 +12,8 @@ from seqfield.chain.reference import enumerate_labellings
 from seqfield.errors import NoPathError
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
-from seqfield.sequences import offsets_of
 
-LENGTHS = [1, 4, 2, 3]
-KNOWN = ("full", "missing", "candidates", "mixed")
-EDGES = ("stationary", "positional")
-ENDS = ("plain", "start", "end", "start and end")
-FORBIDDEN = (False, True)
-WEIGHTS = ("ones", "weights", "zeros")
-
-
-class Case(NamedTuple):
-    scores: ChainScores
-    targets: Targets
-    weights: np.ndarray
-
-
-def make(known, edges, ends, forbidden, weights, *, n_labels=3, scale=1.0):
-    """A random problem in which every sequence has an allowed labelling that fits its targets."""
-    seed = crc32(repr((known, edges, ends, forbidden, weights, n_labels, scale)).encode())
-    rng = np.random.default_rng(seed)
-    offsets = offsets_of(LENGTHS)
-    n, s = int(offsets[-1]), n_labels
-    node = scale * rng.normal(size=(n, s))
-    edge = scale * rng.normal(size=(s, s) if edges == "stationary" else (n, s, s))
-    start = scale * rng.normal(size=s) if "start" in ends else None
-    end = scale * rng.normal(size=s) if "end" in ends else None
-    if forbidden:
-        edge[..., 0, 0] = edge[..., 1, 2] = -np.inf
-        node[2, 1] = node[6, 2] = -np.inf
-        for part in (start, end):
-            if part is not None:
-                part[1] = -np.inf
-    scores = ChainScores(node, edge, offsets, start, end)
-    gold = np.concatenate([_one_path(scores, i, rng) for i in range(len(LENGTHS))])
-    mask = np.arange(s) == gold[:, None]
-    if known in ("missing", "mixed"):
-        mask[rng.random(n) < 0.4] = True
-        mask[offsets[1] : offsets[2]] = True  # a sequence of which nothing is known
-    if known in ("candidates", "mixed"):
-        mask |= (rng.random(n) < 0.5)[:, None] & (rng.random((n, s)) < 0.5)
-    codes = np.where(mask.sum(axis=1) == 1, mask.argmax(axis=1), -1).astype(np.int32)
-    targets = Targets(codes, None if known == "full" else mask, offsets)
-    w = {
-        "ones": np.ones(len(LENGTHS)),
-        "weights": rng.uniform(0.2, 3.0, len(LENGTHS)),
-        "zeros": np.array([0.0, 1.5, 0.0, 2.0]),
-    }[weights]
-    return Case(scores, targets, w)
-
-
-def _one_path(scores, i, rng):
-    """A labelling of sequence i that the scores allow."""
-    found = enumerate_labellings(scores, i)
-    return found.labels[rng.choice(np.flatnonzero(found.scores > -np.inf))]
+from .cases import EDGES, ENDS, FORBIDDEN, GRID, KNOWN, LENGTHS, WEIGHTS, along, differences, make
 
 
 def augmented(case, cost):
@@ -106,9 +52,6 @@ def gradient_by_enumeration(case, cost=0.0):
     return node, pairs.sum(axis=0) if case.scores.stationary else pairs
 
 
-GRID = list(product(KNOWN, EDGES, ENDS, FORBIDDEN, WEIGHTS))
-
-
 @pytest.mark.parametrize("cost", [0.0, 1.0, 0.3])
 @pytest.mark.parametrize("known", KNOWN)
 @pytest.mark.parametrize("edges", EDGES)
@@ -138,23 +81,9 @@ def test_gradient_equals_central_differences(known, edges, forbidden, cost):
     s = case.scores
     first = np.zeros(s.n_tokens, bool)
     first[s.offsets[:-1]] = True
-    for name, part in (("node", s.node), ("edge", s.edge)):
-        gradient = getattr(got, name)
-        numeric = np.zeros_like(gradient)
-        for at in np.ndindex(part.shape):
-            if part[at] == -np.inf:
-                continue
-            ends = []
-            for step in (1e-4, -1e-4, 5e-5, -5e-5):
-                moved = part.copy()
-                moved[at] += step
-                parts = {"node": s.node, "edge": s.edge} | {name: moved}
-                scores = ChainScores(**parts, offsets=s.offsets, start=s.start, end=s.end)
-                ends.append(loss(scores, case.targets, case.weights).value)
-            # two central differences, extrapolated to step 0
-            coarse, fine = (ends[0] - ends[1]) / 2e-4, (ends[2] - ends[3]) / 1e-4
-            numeric[at] = (4 * fine - coarse) / 3
-        np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-8)
+    numeric = differences(loss, case)
+    for part, gradient, want in zip((s.node, s.edge), got[1:], numeric, strict=True):
+        np.testing.assert_allclose(gradient, want, rtol=1e-6, atol=1e-8)
         assert not gradient[part == -np.inf].any()
     if edges == "positional":
         assert not got.edge[first].any()
@@ -219,17 +148,14 @@ def test_weights_count_sequences():
 @pytest.mark.parametrize("cost", [0.0, 1.0, 4.0])
 def test_convex_along_segments(edges, cost):
     """f(x + r d) lies below the chord and above the tangent, for known labels."""
-    loss, rng = LogLoss(cost), np.random.default_rng(7)
+    loss = LogLoss(cost)
     strict = 0
     for k in range(40):
         case = make("full", edges, "plain", False, "weights", scale=[0.3, 1.0, 5.0][k % 3])
-        s = case.scores
-        d_node = rng.normal(size=s.node.shape) * 3
-        d_edge = rng.normal(size=s.edge.shape) * 3
+        place, d_node, d_edge = along(case, k)
 
-        def at(r, s=s, d_node=d_node, d_edge=d_edge, case=case):
-            scores = ChainScores(s.node + r * d_node, s.edge + r * d_edge, s.offsets)
-            return loss(scores, case.targets, case.weights)
+        def at(r, place=place):
+            return loss(*place(r))
 
         ends = at(0.0), at(1.0)
         slope = (ends[0].node * d_node).sum() + (ends[0].edge * d_edge).sum()

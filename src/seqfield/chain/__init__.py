@@ -13,10 +13,12 @@ from seqfield.chain.api import (
     viterbi,
 )
 from seqfield.chain.learning import (
+    Others,
     Tangent,
     count_distribution,
     expectation,
     hamming_augmented,
+    others,
     subtract_path,
     tangent,
     viterbi_by_distance,
@@ -26,6 +28,7 @@ from seqfield.chain.scores import ChainScores
 __all__ = [
     "ChainScores",
     "Marginals",
+    "Others",
     "Paths",
     "Tangent",
     "count_distribution",
@@ -36,6 +39,7 @@ __all__ = [
     "log_prob",
     "marginals",
     "nbest",
+    "others",
     "posterior_decode",
     "sample",
     "subtract_path",

@@ -20,6 +20,7 @@ from seqfield.chain._chunks import (
     each_chunk,
     posterior,
 )
+from seqfield.chain.api import log_partition, marginals
 from seqfield.chain.scores import Booleans, ChainScores, Floats, whole
 from seqfield.errors import InputError
 
@@ -228,3 +229,56 @@ def subtract_path(
     if scores.end is not None:
         total += w[w != 0] @ scores.end[y[last]][w != 0]
     return float(total)
+
+
+class Others(NamedTuple):
+    """Odds against a labelling, log((1 - p) / p) (n,), and the node (N, S) and pair marginals
+    (N, S, S) of the labellings that differ from it."""
+
+    log_odds: Floats
+    node: Floats
+    pairs: Floats
+
+
+def others(scores: ChainScores, labels: Any, *, n_jobs: int | None = None) -> Others:
+    """The distribution over all labellings but one, exact also where that one is all but certain:
+    then its odds cannot be had from its probability.
+
+    A chain of S + 1 states: the S labels after the first difference, and "no difference so far".
+    It needs (S + 1)^2 numbers a token, so it is for few sequences at a time. The odds against the
+    only labelling there is are -inf.
+
+    >>> import numpy as np
+    >>> found = others(ChainScores([[0.0, -50.0]], np.zeros((2, 2))), [0])
+    >>> found.log_odds, found.node
+    (array([-50.]), array([[0., 1.]]))
+    """
+    y, s = checked_labels(labels, scores), scores.n_labels
+    every, first, last = np.arange(len(y)), scores.offsets[:-1], scores.offsets[1:] - 1
+    node = scores.node.copy()
+    for ends, part in ((first, scores.start), (last, scores.end)):
+        if part is not None:
+            node[ends] += part
+    before = np.concatenate([y[:1], y[:-1]])
+    edge = np.full((len(y), s + 1, s + 1), -np.inf)
+    edge[:, :s, :s] = scores.edge
+    edge[:, s, :s] = edge[every, before, :s]
+    edge[:, s, s] = edge[every, before, y]
+    edge[every, s, y] = -np.inf
+    path = np.empty(scores.n_sequences)
+    _numba_paths.path_scores(node, edge[:, :s, :s].copy(), scores.offsets, y, path)
+    node = np.hstack([node, node[every, y][:, None]])
+    node[first, y[first]] = -np.inf
+    kept = node[last, s].copy()
+    node[last, s] = -np.inf
+    wide = ChainScores(node, edge, scores.offsets, check=False)
+    alone = log_partition(wide, n_jobs=n_jobs, strict=False) == -np.inf
+    node[last[alone], s] = kept[alone]  # some path is needed to go on
+    log_z, p, pairs = marginals(wide, pairs="each", n_jobs=n_jobs)
+    assert pairs is not None
+    log_odds = np.where(alone, -np.inf, log_z - path)
+    # back to S labels: "no difference" has the label's own
+    p[every, y] += p[:, s]
+    pairs[every, before] += pairs[:, s]
+    pairs[every, :, y] += pairs[:, :, s]
+    return Others(log_odds, p[:, :s].copy(), pairs[:, :s, :s].copy())

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError
-from seqfield.sequences import check_offsets
+from seqfield.sequences import check_offsets, offsets_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -85,6 +85,14 @@ class ChainScores:
     def stationary(self) -> bool:
         """True if one matrix of transition scores serves every position."""
         return self.edge.ndim == 2
+
+    def select(self, sequences: Any) -> tuple[Integers, ChainScores]:
+        """The tokens of chosen sequences (an index array) and the scores of these alone."""
+        lengths = np.diff(self.offsets)[sequences]
+        offsets = offsets_of(lengths)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[sequences] - offsets[:-1], lengths)
+        edge = self.edge if self.stationary else self.edge[rows]
+        return rows, ChainScores(self.node[rows], edge, offsets, self.start, self.end, check=False)
 
     def _check(self) -> None:
         check_offsets(self.offsets, self.n_tokens)

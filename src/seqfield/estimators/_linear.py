@@ -128,12 +128,15 @@ class LinearEstimator(SequenceEstimator):
         self.objective_ = value
         self.gap_ = np.inf if gradient is None else goal.gap(theta, gradient)
         if not result.converged:
-            warnings.warn(
-                f"no convergence in {result.n_iter} iterations (objective {value:.6g}, at most "
-                f"{self.gap_:.2g} above its optimum): raise max_iter, or raise c2 or tol",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            self._warn(result.n_iter)
+
+    def _warn(self, n_iter: int) -> None:
+        warnings.warn(
+            f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}, at most "
+            f"{self.gap_:.2g} above its optimum): raise max_iter, or raise c2 or tol",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
 
     def _split(self, n: int) -> tuple[Any, Any]:
         """Sequences to train on and sequences held out."""

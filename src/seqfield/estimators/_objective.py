@@ -137,6 +137,11 @@ class Objective:
         return Restricted(self, chosen)
 
     @property
+    def n_sequences(self) -> int:
+        """Number of sequences."""
+        return len(self._data)
+
+    @property
     def mean_length(self) -> float:
         """Tokens a sequence."""
         return self._data.n_tokens / len(self._data)

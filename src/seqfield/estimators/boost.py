@@ -49,8 +49,10 @@ class SequenceBoost(LinearEstimator):
         itself
     max_iter : rounds
     smoothing : pulls steps towards zero where there is little evidence; larger regularises more
-    max_step : no step is larger; a feature that training shows on one side only has no finite one
-    length_weight : pi, at most 1: a sequence of length l weighs pi^l
+    max_step : no step is larger: a feature that training shows on one side only has no finite one,
+        and small steps leave room for other features that say the same
+    length_weight : pi, at most 1: a sequence of length l weighs pi^l. With 1 the first rounds go
+        to the longest sequences alone, with little the last ones to the shortest
     tol : ends when no weight would lower R by this share
     refit : "log" or "exp" fits all chosen weights together at the end, with this loss and the L2
         penalty ``refit_c2``; with "log" the model has the probabilities of a CRF
@@ -72,11 +74,11 @@ class SequenceBoost(LinearEstimator):
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
     >>> y = [["D", "N", "V"], ["D", "N"]]
-    >>> model = sf.SequenceBoost(max_iter=20).fit(X, y)
-    >>> model.predict([["the", "dog", "sat"]])
-    [['D', 'N', 'V']]
-    >>> len(model.path_)
-    20
+    >>> model = sf.SequenceBoost(max_iter=50).fit(X, y)
+    >>> model.predict([["a", "cat"]])
+    [['D', 'N']]
+    >>> model.path_[0].feature, model.path_[0].labels  # None: a transition
+    (None, ('D', 'N'))
     """
 
     bound: Any
@@ -96,8 +98,8 @@ class SequenceBoost(LinearEstimator):
         bound: Literal["loose", "tight", "exact"] = "exact",
         max_iter: int = 1000,
         smoothing: float = 1e-4,
-        max_step: float = 5.0,
-        length_weight: float = 1.0,
+        max_step: float = 1.0,
+        length_weight: float = 0.8,
         tol: float = 1e-7,
         refit: Literal["log", "exp"] | None = None,
         refit_c2: float = 1.0,
@@ -132,6 +134,7 @@ class SequenceBoost(LinearEstimator):
             raise InputError(f"bound must be 'loose', 'tight' or 'exact', got {self.bound!r}")
         if self.refit not in (None, "log", "exp"):
             raise InputError(f"refit must be None, 'log' or 'exp', got {self.refit!r}")
+        number("refit_c2", self.refit_c2, low=0)
         optimiser = Boosting(
             bound=self.bound,
             max_iter=number("max_iter", self.max_iter, low=1, whole=True),
@@ -158,12 +161,14 @@ class SequenceBoost(LinearEstimator):
         """Fit all chosen weights together."""
         loss = {"log": LogLoss(), "exp": ExponentialLoss(self.length_weight)}[self.refit]
         chosen = np.unique([r.weight for r in self._rounds]).astype(np.int64)
-        prior = ElasticNet(0.0, number("refit_c2", self.refit_c2, low=0))
-        part = goal.with_loss(loss, prior).restricted(chosen)
+        part = goal.with_loss(loss, ElasticNet(0.0, self.refit_c2)).restricted(chosen)
         result = LBFGS(n_jobs=self.n_jobs).minimise(part, self.theta_[chosen])
         self.theta_ = np.zeros_like(self.theta_)
         self.theta_[chosen] = result.theta
-        self.objective_ = result.value
+        assert result.gradient is not None
+        self.objective_, self.gap_ = result.value, part.gap(result.theta, result.gradient)
+        if not result.converged:
+            self._warn(result.n_iter)
 
     @property
     def path_(self) -> list[Choice]:
@@ -225,9 +230,9 @@ class AdaBoost(SequenceBoost):
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
     >>> y = [["D", "N", "V"], ["D", "N"]]
-    >>> model = sf.AdaBoost(max_iter=20).fit(X, y)
-    >>> model.predict([["the", "dog", "sat"]])
-    [['D', 'N', 'V']]
+    >>> model = sf.AdaBoost(max_iter=50).fit(X, y)
+    >>> model.predict([["a", "cat"]])
+    [['D', 'N']]
     """
 
     neighbours: bool
@@ -240,8 +245,8 @@ class AdaBoost(SequenceBoost):
         bound: Literal["loose", "tight", "exact"] = "exact",
         max_iter: int = 1000,
         smoothing: float = 1e-4,
-        max_step: float = 5.0,
-        length_weight: float = 1.0,
+        max_step: float = 1.0,
+        length_weight: float = 0.8,
         tol: float = 1e-7,
         refit: Literal["log", "exp"] | None = None,
         refit_c2: float = 1.0,

@@ -126,7 +126,7 @@ class CRF(LinearEstimator):
 
     def _recipe(self, data: Sequences) -> Recipe:
         prior, loss = ElasticNet(self.c1, self._c2(data)), self._loss()
-        return Recipe(self._optimiser(), loss, prior)
+        return Recipe(self._optimiser(len(data)), loss, prior)
 
     def _c2(self, data: Sequences) -> float:
         """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""
@@ -146,7 +146,7 @@ class CRF(LinearEstimator):
         # of them weighs one, here 1 / l, so the penalty is scaled by the mean length
         penalty = ElasticNet(*(goal.mean_length * c for c in (goal.prior.c1, goal.prior.c2)))
         like = goal.with_loss(LogLoss(), penalty)
-        first: Result = self._optimiser(plain=True).minimise(like, theta)
+        first: Result = self._optimiser(goal.n_sequences, plain=True).minimise(like, theta)
         return first.theta
 
     def _loss(self) -> Loss:
@@ -162,7 +162,7 @@ class CRF(LinearEstimator):
             f"loss must be 'log', 'softmax_margin', 'marginal' or 'exp', got {self.loss!r}"
         )
 
-    def _optimiser(self, plain: bool = False) -> LBFGS | OWLQN | SGD | Restarts:
+    def _optimiser(self, n: int, plain: bool = False) -> LBFGS | OWLQN | SGD | Restarts:
         if self.solver not in ("auto", "lbfgs", "owlqn", "sgd"):
             raise InputError(f"solver must be auto, lbfgs, owlqn or sgd, got {self.solver!r}")
         if self.c1 > 0 and self.solver not in ("auto", "owlqn"):
@@ -174,7 +174,9 @@ class CRF(LinearEstimator):
             most = number("max_iter", self.max_iter, low=1, whole=True)
         number("tol", self.tol, low=0)
         if self.solver == "sgd":
-            return SGD(max_iter=most, seed=int(self._random().randint(2**31 - 1)))
+            # small data need small batches, or an epoch has too few steps
+            size, seed = max(1, min(32, n // 100)), int(self._random().randint(2**31 - 1))
+            return SGD(max_iter=most, batch_size=size, seed=seed)
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
         descent = kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from seqfield._checks import number
-from seqfield.chain import ChainScores
+from seqfield.chain import ChainScores, Others, others
 from seqfield.labels import Targets
 from seqfield.losses._base import Floats, Loss, ScoreGradient
 from seqfield.losses.log import LogLoss
+
+#: below this -log p the odds 1 / p - 1 are computed without p, which would lose their digits
+SURE = 1e-6
+#: numbers held at a time for such sequences
+HELD = 2**22
 
 
 class ExponentialLoss(Loss):
@@ -19,7 +27,8 @@ class ExponentialLoss(Loss):
     logarithm. R is a sum of exponentials of linear functions of the scores: log R is convex.
 
     1 / p - 1 = expm1(x) with x = -log p, and d log R / dx_i = D_i e^x_i / R: the gradient is that
-    of the log loss with these weights.
+    of the log loss with these weights. Where p is nearly 1 it is the share of the sequence in R
+    times (marginals over the labellings other than gold - gold), which loses no digits.
 
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
     >>> targets = Targets(np.array([0, 1], np.int32), None, np.array([0, 2]))
@@ -37,28 +46,58 @@ class ExponentialLoss(Loss):
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
         """Value and score gradient, sequence i counting ``weights[i]`` times."""
         x = self._log_loss.values(scores, targets)
-        value = self.total(self._parts(x, targets), weights)
-        if value == -np.inf:  # every gold labelling is certain, or nothing is known
-            own = np.zeros_like(x)
-        else:
+        odds, certain = self._log_odds(x, scores, targets)
+        values = self._discount(targets) + odds
+        value = self.total(values, weights)
+        own = np.zeros_like(x)
+        # infinite: every gold labelling is certain, or one is forbidden
+        if np.isfinite(value):
+            for sequences, _ in certain:
+                x[sequences] = -np.inf
             with np.errstate(divide="ignore", under="ignore"):
                 own = np.exp(np.log(weights) + self._discount(targets) + x - value)
-            # a gold labelling that the scores forbid has infinite loss and no gradient
-            own[~np.isfinite(x)] = 0.0
-        return ScoreGradient(value, *self._log_loss(scores, targets, own)[1:])
+        _, node, edge = self._log_loss(scores, targets, own)
+        share = self.shares(values, weights)
+        for sequences, found in certain if np.isfinite(value) else ():
+            rows, part = scores.select(sequences)
+            w = np.repeat(share[sequences], np.diff(part.offsets))
+            y, every = targets.codes[rows], np.arange(len(rows))
+            inner = np.ones(len(rows), bool)
+            inner[part.offsets[:-1]] = False
+            later = every[inner]
+            found.node[every, y] -= 1.0
+            found.pairs[later, y[later - 1], y[later]] -= 1.0
+            node[rows] += w[:, None] * found.node
+            pairs = w[:, None, None] * found.pairs
+            if scores.stationary:
+                edge += pairs.sum(axis=0)
+            else:
+                edge[rows] += pairs
+        return ScoreGradient(value, node, edge)
 
     def values(self, scores: ChainScores, targets: Targets) -> Floats:
         """log(pi^l (1 / p - 1)) of each sequence (n,)."""
-        return self._parts(self._log_loss.values(scores, targets), targets)
+        x = self._log_loss.values(scores, targets)
+        return self._discount(targets) + self._log_odds(x, scores, targets)[0]
 
     def _discount(self, targets: Targets) -> Floats:
         return self.log_weight * np.diff(targets.offsets)
 
-    def _parts(self, x: Floats, targets: Targets) -> Floats:
+    def _log_odds(
+        self, x: Floats, scores: ChainScores, targets: Targets
+    ) -> tuple[Floats, list[tuple[NDArray[np.int64], Others]]]:
+        """log(1 / p - 1) of each sequence, and what was found of those that are nearly certain."""
         # log expm1(x) = x + log(1 - e^-x), and -inf for x = 0 (or a rounding error below)
         with np.errstate(divide="ignore", under="ignore"):
-            x = np.maximum(x, 0.0)
-            return np.asarray(self._discount(targets) + x + np.log(-np.expm1(-x)))
+            odds = np.asarray(np.maximum(x, 0.0) + np.log(-np.expm1(-np.maximum(x, 0.0))))
+        certain = []
+        if targets.allowed is None:
+            for sequences in _groups(np.flatnonzero(x < SURE), scores):
+                rows, part = scores.select(sequences)
+                found = others(part, targets.codes[rows])
+                odds[sequences] = found.log_odds
+                certain.append((sequences, found))
+        return odds, certain
 
     def total(self, values: Floats, weights: Floats) -> float:
         """log sum_i w_i exp(values_i)."""
@@ -70,7 +109,16 @@ class ExponentialLoss(Loss):
     def shares(self, values: Floats, weights: Floats) -> Floats:
         """w_i exp(values_i) / R."""
         total = self.total(values, weights)
-        if total == -np.inf:
+        if not np.isfinite(total):
             return np.zeros_like(values)
         with np.errstate(under="ignore"):
             return np.asarray(weights * np.exp(values - total))
+
+
+def _groups(sequences: NDArray[np.int64], scores: ChainScores) -> Iterator[NDArray[np.int64]]:
+    """The sequences in runs that fit in memory when their pairs are held."""
+    if len(sequences) == 0:
+        return
+    tokens = np.cumsum(np.diff(scores.offsets)[sequences])
+    group = tokens * (scores.n_labels + 1) ** 2 // HELD
+    yield from np.split(sequences, np.flatnonzero(np.diff(group)) + 1)

@@ -15,6 +15,17 @@ from seqfield.linalg.vectors import combine, products
 Floats = NDArray[np.float64]
 #: columns of a long vector that one thread takes at a time
 PIECE = 2**16
+#: bytes that a history of steps may take; more pairs save iterations, reading them costs time
+HISTORY = 2**26
+
+
+def history_size(n: int) -> int:
+    """How many pairs of steps and gradient changes to keep of vectors of n numbers.
+
+    >>> [history_size(n) for n in (1000, 100_000, 1_000_000)]
+    [50, 41, 6]
+    """
+    return max(6, min(50, HISTORY // (16 * max(n, 1))))
 
 
 class Step(NamedTuple):

@@ -233,7 +233,7 @@ def tight_steps(
         changed[f] = False
         for k in range(starts[f], starts[f + 1]):
             a, n = first[k], first[k + 1] - first[k]
-            most = cap / unit[f]
+            most = cap * unit[f]
             x = 0.0
             gain[k], step[k] = 0.0, 0.0
             if n < 2:
@@ -275,7 +275,7 @@ def loose_steps(
     L and U hold for all sequences, and those without the feature count in s: the total D enters.
     """
     for f in range(starts.shape[0] - 1):
-        most = cap / unit[f]
+        most = cap * unit[f]
         for k in range(starts[f], starts[f + 1]):
             n = first[k + 1] - first[k]
             gain[k], step[k] = 0.0, 0.0

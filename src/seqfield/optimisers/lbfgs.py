@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from seqfield.linalg.vectors import dot, plus_scaled
-from seqfield.optimisers._base import Callback, Floats, History, Result, Stall, Step, require
+from seqfield.optimisers._base import (
+    Callback,
+    Floats,
+    History,
+    Result,
+    Stall,
+    Step,
+    history_size,
+    require,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,7 @@ class LBFGS:
 
     max_iter: int = 500
     tol: float = 1e-5
-    memory: int = 6
+    memory: int | None = None
     n_jobs: int | None = None
     needs = ("value_and_grad", "gap")
 
@@ -33,7 +42,10 @@ class LBFGS:
         """Minimise from theta."""
         require("L-BFGS", objective, self.needs)
         value, gradient = objective.value_and_grad(theta)
-        history, stalled = History(self.memory, len(theta), self.n_jobs), Stall(self.tol)
+        history, stalled = (
+            History(self.memory or history_size(len(theta)), len(theta), self.n_jobs),
+            Stall(self.tol),
+        )
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
                 return Result(theta, value, gradient, iteration - 1, True)

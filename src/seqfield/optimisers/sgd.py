@@ -27,9 +27,9 @@ class SGD:
     """
 
     max_iter: int = 20
-    batch_size: int = 16
+    batch_size: int = 32
     group: int = 2
-    step_size: float = 0.5
+    step_size: float = 1.0
     seed: int = 0
     needs = ("value_and_grad", "batches", "batch_gradients")
 

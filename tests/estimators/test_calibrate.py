@@ -1,0 +1,214 @@
+"""Probabilities by a temperature that is fitted on held-out folds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import seqfield as sf
+from seqfield.chain import ChainScores, marginals, sample
+from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._calibration import HeldOut, fit_temperature, held_out, tempered
+from seqfield.labels import Targets
+from seqfield.sequences import offsets_of
+
+from .cases import numbers
+
+X, Y = numbers(36, noise=1.2)
+MODELS = {
+    "perceptron": lambda **kw: sf.StructuredPerceptron(**kw),
+    "boost": lambda **kw: sf.SequenceBoost(max_iter=25, **kw),
+    "adaboost": lambda **kw: sf.AdaBoost(max_iter=25, **kw),
+    "viterbi adaboost": lambda **kw: sf.AdaBoost(max_iter=25, neighbours=True, **kw),
+    "refit by exp": lambda **kw: sf.SequenceBoost(max_iter=10, refit="exp", **kw),
+}
+every = pytest.mark.parametrize("name", MODELS)
+
+
+def make(name, **wanted):
+    return MODELS[name](**{"random_state": 0, "n_jobs": 1} | wanted)
+
+
+@every
+def test_scores_are_not_taken_for_probabilities(name):
+    model = make(name).fit(X, Y)
+    assert model.temperature_ is None
+    kind = type(model).__name__
+    for use in (
+        lambda: model.predict_proba(X),
+        lambda: model.predict_nbest(X, 2),
+        lambda: model.sample(X, 2),
+        lambda: model.log_likelihood(X, Y),
+        lambda: model.predict(X, decoding="posterior"),
+    ):
+        with pytest.raises(CapabilityError, match=rf"{kind}.*calibrate=True"):
+            use()
+    assert len(model.predict(X)) == len(X)
+
+
+@every
+def test_calibrated_probabilities(name, tmp_path):
+    plain, model = make(name).fit(X, Y), make(name, calibrate=True).fit(X, Y)
+    assert model.temperature_ > 0
+    np.testing.assert_array_equal(model.theta_, plain.theta_)
+    assert model.predict(X) == plain.predict(X)
+    p = model.predict_proba(X)
+    for part in p:
+        np.testing.assert_allclose(part.sum(axis=1), 1.0, rtol=1e-12)
+    assert 0.34 < np.concatenate(p).max(axis=1).mean() < 0.999
+    best = model.predict_nbest(X, 1)
+    assert [row[0][0] for row in best] == model.predict(X)
+    np.testing.assert_allclose(
+        [row[0][1] for row in best], model.log_likelihood(X, model.predict(X)), rtol=1e-9
+    )
+    assert len(model.sample(X, 2, random_state=0)[0]) == 2
+    assert len(model.predict(X, decoding="posterior")) == len(X)
+    model.save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    assert again.temperature_ == model.temperature_
+    for a, b in zip(again.predict_proba(X), p, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@every
+def test_probabilities_are_those_of_scores_over_the_temperature(name):
+    model = make(name, calibrate=True).fit(X, Y)
+    scores = model._chain(X)
+    want = marginals(
+        ChainScores(
+            scores.node / model.temperature_, scores.edge / model.temperature_, scores.offsets
+        )
+    ).node
+    np.testing.assert_allclose(np.concatenate(model.predict_proba(X)), want, rtol=1e-12)
+
+
+def token_nll(parts, temperature):
+    total = 0.0
+    for scores, targets, weights in parts:
+        p = marginals(tempered(scores, temperature)).node
+        known = (p * targets.mask(p.shape[1])).sum(axis=1)
+        total -= np.repeat(weights, np.diff(scores.offsets)) @ np.log(np.maximum(known, 1e-300))
+    return total
+
+
+@every
+def test_the_temperature_is_the_best_on_held_out_folds(name):
+    weights = np.linspace(0.5, 2.0, len(X))
+    model = make(name, calibrate=True).fit(X, Y, sample_weight=weights)
+    plain = make(name).fit(X, Y, sample_weight=weights)
+    data = plain._encode(X)
+    targets = plain._labels.encode(Y)
+    parts = held_out(plain, data, targets, weights, np.random.RandomState(0))
+    assert sorted(int(t) for part in parts for t in np.diff(part.targets.offsets)) == sorted(
+        len(row) for row in Y
+    )
+    assert fit_temperature(parts) == pytest.approx(model.temperature_, rel=1e-9)
+    best = token_nll(parts, model.temperature_)
+    assert best <= token_nll(parts, 1.0)
+    grid = [token_nll(parts, t) for t in np.exp(np.linspace(-4, 8, 200))]
+    assert best <= min(grid) * (1 + 1e-4)
+
+
+def test_a_fold_is_scored_by_a_model_that_has_not_seen_it():
+    """Labels at random: on its own training set the perceptron would look sure, here it is not."""
+    rng = np.random.default_rng(0)
+    X1 = [rng.normal(size=(3, 200)) for _ in range(60)]
+    y1 = [[f"L{k}" for k in rng.integers(2, size=3)] for _ in range(60)]
+    model = make("perceptron", calibrate=True, max_iter=20).fit(X1, y1)
+    assert model.score(X1, y1) > 0.8
+    assert np.concatenate(model.predict_proba(X1)).max(axis=1).mean() < 0.65
+
+
+def chain_scores(scale, n=300, seed=0):
+    """Scores and labels drawn from them, then scores blown up."""
+    rng = np.random.default_rng(seed)
+    offsets = offsets_of(rng.integers(1, 6, n))
+    node, edge = rng.normal(size=(int(offsets[-1]), 3)), rng.normal(size=(3, 3))
+    true = ChainScores(1.5 * node, edge, offsets)
+    y = sample(true, 1, random_state=seed)[0]
+    return HeldOut(
+        ChainScores(scale * true.node, scale * edge, offsets),
+        Targets(y.astype(np.int32), None, offsets),
+        np.ones(n),
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.2, 1.0, 7.0, 1e3])
+def test_the_true_temperature_is_found(scale):
+    parts = [chain_scores(scale, seed=k) for k in range(2)]
+    assert fit_temperature(parts) == pytest.approx(scale, rel=0.15)
+    found = fit_temperature(parts) / scale
+    assert found == pytest.approx(
+        fit_temperature([chain_scores(1.0, seed=k) for k in (0, 1)]), 1e-3
+    )
+
+
+def test_tempered_scores_keep_everything_else():
+    part = chain_scores(1.0).scores
+    scores = ChainScores(part.node, part.edge, part.offsets, np.arange(3.0), -np.arange(3.0))
+    scores.edge[0, 1] = -np.inf
+    got = tempered(scores, 4.0)
+    np.testing.assert_array_equal(got.node, scores.node / 4)
+    np.testing.assert_array_equal(got.edge, scores.edge / 4)
+    np.testing.assert_array_equal(got.start, scores.start / 4)
+    np.testing.assert_array_equal(got.end, scores.end / 4)
+    assert got.edge[0, 1] == -np.inf
+    assert tempered(part, 2.0).start is None
+
+
+def test_calibration_lowers_the_test_nll_of_a_softmax_margin_crf():
+    """Arguments as they come by default; a model that happens to be sure enough gains nothing."""
+    X1, y1 = sf.make_digits(100, (5, 10), images="train", random_state=0)
+    X2, y2 = sf.make_digits(100, (5, 10), images="test", random_state=1)
+    wanted = {"loss": "softmax_margin", "random_state": 0, "n_jobs": 1}
+    plain = sf.CRF(**wanted).fit(X1, y1)
+    model = sf.CRF(**wanted, calibrate=True).fit(X1, y1)
+    assert model.predict(X2) == plain.predict(X2)
+
+    def nll(model):
+        return -np.mean(
+            [
+                np.log(p[np.arange(len(y)), y]).mean()
+                for p, y in zip(model.predict_proba(X2), y2, strict=True)
+            ]
+        )
+
+    assert nll(model) < nll(plain) - 0.01
+
+
+def test_partly_known_labels_calibrate():
+    holes = [
+        [None if (i + t) % 4 == 0 else v for t, v in enumerate(row)] for i, row in enumerate(Y)
+    ]
+    for name in ("perceptron", "boost"):
+        model = make(name, calibrate=True).fit(X, holes)
+        assert 0 < model.temperature_ < np.inf
+
+
+def test_too_few_sequences_are_said_so():
+    with pytest.raises(InputError, match="at least 3 sequences, got 2"):
+        make("perceptron", calibrate=True).fit(X[:2], Y[:2])
+
+
+def test_a_second_fit_forgets_the_temperature():
+    model = make("perceptron", calibrate=True).fit(X, Y)
+    model.set_params(calibrate=False).fit(X, Y)
+    assert model.temperature_ is None
+    with pytest.raises(CapabilityError, match="calibrate=True"):
+        model.predict_proba(X)
+
+
+@every
+def test_warm_start_calibrates_anew(name):
+    model = make(name, calibrate=True, warm_start=True).fit(X, Y)
+    theta, first = model.theta_.copy(), model.temperature_
+    model.fit(X, Y)
+    assert not np.array_equal(theta, model.theta_)
+    assert model.temperature_ > 0
+    assert model.warm_start
+    assert first > 0
+
+
+def test_a_seed_repeats_it():
+    a, b = (make("boost", calibrate=True).fit(X, Y).temperature_ for _ in range(2))
+    assert a == b
