@@ -105,6 +105,50 @@ def test_train_is_the_library(train_file, model_file):
     np.testing.assert_array_equal(sf.load(model_file).theta_, own.theta_)
 
 
+LEARNERS = {
+    "perceptron": sf.StructuredPerceptron(random_state=0, max_iter=3),
+    "boost": sf.SequenceBoost(max_iter=3),
+    "hmm": sf.HMM(max_iter=3),
+    "crf": sf.CRF(max_iter=3),
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.filterwarnings("ignore:no convergence")
+def test_train_other_learners(tmp_path, learner, train_file, test_file):
+    X, y = sf.read_conll(train_file)
+    own = LEARNERS[learner].fit(X, y)
+    options = ("--learner", learner, "--max-iter", 3, "--test", test_file)
+    shown = run("train", train_file, "-o", tmp_path / "m.sf", *options).stdout
+    assert "token accuracy" in shown
+    # scores that are no probabilities have no likelihood
+    assert ("NLL per token" in shown) == own.probabilistic
+    model = sf.load(tmp_path / "m.sf")
+    assert type(model) is type(own)
+    assert model.predict(X) == own.predict(X)
+
+
+def test_train_calibrated(tmp_path, train_file, test_file):
+    model = tmp_path / "m.sf"
+    run("train", train_file, "-o", model, "--learner", "perceptron", "-q")
+    assert "calibrate=True" in refused("tag", model, test_file, "--confidence")
+    assert run("tag", model, test_file).stdout
+    text = run("train", train_file, "-o", model, "--learner", "perceptron", "--calibrate").stdout
+    assert "temperature" in text
+    assert run("tag", model, test_file, "--confidence").stdout
+
+
+@pytest.mark.parametrize(
+    ("learner", "option"),
+    [("hmm", ("--c1", 1)), ("perceptron", ("--loss", "exp")), ("hmm", ("--all-features",))],
+)
+def test_an_option_without_meaning_is_refused(tmp_path, train_file, learner, option):
+    out = tmp_path / "m.sf"
+    text = run("train", train_file, "-o", out, "--learner", learner, *option, code=2).stderr
+    assert f"{option[0]} has no meaning for --learner {learner}" in text
+    assert not out.exists()
+
+
 def test_train_passes_every_option_on(tmp_path, train_file):
     run(
         *("train", train_file, "-o", tmp_path / "m.sf", "--quiet", "--min-freq", 2, "--c1", 0.3),

@@ -37,8 +37,7 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
     data = model.features_.transform(X)
     known = set(model.classes_.tolist())
     judged = [[label if label in known else None for label in row] for row in y]
-    likelihoods = model.log_likelihood(data, judged)
-    predicted, proba = model.predict(data), model.predict_proba(data)
+    predicted = model.predict(data)
     spans = _spans(y, predicted, model.classes_.tolist(), scheme)
     return {
         "unknown_labels": sorted({label for row in y for label in row} - known),
@@ -47,12 +46,24 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
         "token_accuracy": metrics.token_accuracy(y, predicted),
         "sequence_accuracy": 1.0 - metrics.sequence_error(y, predicted),
         "transition_accuracy": metrics.transition_accuracy(y, predicted),
-        "joint_nll_per_sequence": metrics.joint_nll(likelihoods) / len(y),
-        "nll_per_token": metrics.token_nll(judged, proba, model.classes_, mean=True),
-        "ece": metrics.ece(judged, proba, model.classes_, labels=predicted),
-        "brier": metrics.brier(judged, proba, model.classes_),
+        **_of_probabilities(model, data, judged, predicted),
         "spans": spans and _plain(spans) | {"by_type": _plain_all(spans.by_type)},
         "labels": _plain_all(metrics.per_label(y, predicted)),
+    }
+
+
+def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str, float]:
+    """Scores that need probabilities; none for a model without them."""
+    from seqfield import metrics
+
+    if not model.probabilistic and model.temperature_ is None:
+        return {}
+    likelihoods, proba = model.log_likelihood(data, y), model.predict_proba(data)
+    return {
+        "joint_nll_per_sequence": metrics.joint_nll(likelihoods) / len(y),
+        "nll_per_token": metrics.token_nll(y, proba, model.classes_, mean=True),
+        "ece": metrics.ece(y, proba, model.classes_, labels=predicted),
+        "brier": metrics.brier(y, proba, model.classes_),
     }
 
 
@@ -100,7 +111,7 @@ def as_json(report: dict[str, Any]) -> str:
 def show_scores(screen: Console, report: dict[str, Any], title: str) -> None:
     """Print the scores as tables."""
     size = f"{report['sequences']:,} sequences, {report['tokens']:,} tokens"
-    rows = [(name, fixed(report[key])) for key, name in HEADLINES]
+    rows = [(name, fixed(report[key])) for key, name in HEADLINES if key in report]
     show(screen, f"{title}: {size}", facts(rows))
     if report["spans"] is not None:
         by_type = {"all": report["spans"]} | report["spans"]["by_type"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +13,30 @@ from seqfield.cli import files
 from seqfield.cli.screen import announce_compilation, console, facts, plain_warnings, show
 
 
+class Learner(StrEnum):
+    """Kinds of models."""
+
+    CRF = "crf"
+    PERCEPTRON = "perceptron"
+    BOOST = "boost"
+    HMM = "hmm"
+
+
+CLASSES = {
+    Learner.CRF: "CRF",
+    Learner.PERCEPTRON: "StructuredPerceptron",
+    Learner.BOOST: "SequenceBoost",
+    Learner.HMM: "HMM",
+}
+
+
 class Loss(StrEnum):
     """Losses of the CRF."""
 
     LOG = "log"
     SOFTMAX_MARGIN = "softmax_margin"
+    MARGINAL = "marginal"
+    EXP = "exp"
 
 
 class Solver(StrEnum):
@@ -63,15 +83,28 @@ def train(
     min_freq: Annotated[
         int, typer.Option(min=1, help="Drop features seen fewer times than this.")
     ] = 1,
-    c1: Annotated[float, typer.Option(min=0.0, help="Weight of the L1 penalty.")] = 0.0,
-    c2: Annotated[float, typer.Option(min=0.0, help="Weight of the L2 penalty.")] = 1.0,
-    loss: Annotated[Loss, typer.Option(help="What is minimised.")] = Loss.LOG,
+    learner: Annotated[Learner, typer.Option(help="The kind of model.")] = Learner.CRF,
+    c1: Annotated[float, typer.Option(min=0.0, help="CRF: weight of the L1 penalty.")] = 0.0,
+    c2: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="CRF: weight of the L2 penalty, 1 for the log loss.", show_default=False
+        ),
+    ] = None,
+    loss: Annotated[Loss, typer.Option(help="CRF: what is minimised.")] = Loss.LOG,
     cost: Annotated[
-        float, typer.Option(min=0.0, help="Cost of a wrong label for softmax_margin.")
+        float, typer.Option(min=0.0, help="CRF: cost of a wrong label for softmax_margin.")
     ] = 1.0,
     solver: Annotated[
-        Solver, typer.Option(help="Optimiser; auto takes owlqn if c1 > 0, else lbfgs.")
+        Solver, typer.Option(help="CRF: optimiser; auto takes owlqn if c1 > 0, else lbfgs.")
     ] = Solver.AUTO,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit the confidence on held-out folds; not for hmm, which has its own.",
+        ),
+    ] = False,
     all_features: Annotated[
         bool,
         typer.Option(
@@ -89,11 +122,14 @@ def train(
     ] = OnViolation.RAISE,
     max_iter: Annotated[
         int | None,
-        typer.Option(min=1, help="Most iterations: 500, or 20 epochs of sgd.", show_default=False),
+        typer.Option(min=1, help="Most iterations, epochs or boosting rounds.", show_default=False),
     ] = None,
     tol: Annotated[
-        float, typer.Option(min=0.0, help="Relative change of the objective at which to stop.")
-    ] = 1e-5,
+        float | None,
+        typer.Option(
+            min=0.0, help="Relative change of the objective at which to stop.", show_default=False
+        ),
+    ] = None,
     early_stopping: Annotated[
         bool,
         typer.Option(
@@ -118,15 +154,15 @@ def train(
         bool, typer.Option("--quiet", "-q", help="No progress and no summary.")
     ] = False,
 ) -> None:
-    """Train a CRF on a column file and write it to a model file.
+    """Train a model on a column file and write it to a model file.
 
     A column file has one token a line, columns parted by blanks, an empty line between sequences.
     """
     import time
 
+    from seqfield import estimators
     from seqfield.cli.scores import scores, show_scores
     from seqfield.data.schemes import get_scheme
-    from seqfield.estimators import CRF
     from seqfield.features import Template, Words
 
     begin = time.perf_counter()
@@ -138,23 +174,22 @@ def train(
     if test is not None:
         held = files.read_labelled(test, encoding, label, columns)
         files.check_same(held[0], test, X, source)
-    model = CRF(
-        Template(template, min_freq) if template is not None else Words(min_freq=min_freq),
-        loss=loss.value,
-        cost=cost,
-        c1=c1,
-        c2=c2,
-        solver=solver.value,
-        observed_only=not all_features,
-        scheme=scheme,
-        on_violation=on_violation.value,
-        max_iter=max_iter,
-        tol=tol,
-        early_stopping=early_stopping,
-        random_state=seed,
-        n_jobs=jobs,
-        verbose=not quiet,
-    )
+    given = {
+        "loss": loss.value,
+        "cost": cost,
+        "c1": c1,
+        "c2": c2,
+        "solver": solver.value,
+        "observed_only": not all_features,
+        "max_iter": max_iter,
+        "tol": tol,
+        "early_stopping": early_stopping,
+        "calibrate": calibrate,
+        "random_state": seed,
+    }
+    features = Template(template, min_freq) if template is not None else Words(min_freq=min_freq)
+    model = _made(getattr(estimators, CLASSES[learner])(features), learner, given)
+    model.set_params(scheme=scheme, on_violation=on_violation.value, n_jobs=jobs, verbose=not quiet)
     if not quiet:
         announce_compilation()
     with plain_warnings(), files.about(source, encoding):
@@ -169,20 +204,38 @@ def train(
         show_scores(screen, scores(model, *held), test)
 
 
+def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
+    """The model with the options given; one that it does not have is an error, not ignored."""
+    own = model.get_params(deep=False)
+    told = {name: value for name, value in given.items() if value is not None}
+    left = {"loss": "log", "cost": 1.0, "c1": 0.0, "solver": "auto", "observed_only": True}
+    left |= {"early_stopping": False, "calibrate": False, "random_state": given["random_state"]}
+    for name, value in told.items():
+        if name in own:
+            model.set_params(**{name: value})
+        elif value != left.get(name):
+            option = {"observed_only": "all-features"}.get(name, name.replace("_", "-"))
+            raise typer.BadParameter(f"--{option} has no meaning for --learner {learner.value}")
+    return model
+
+
 def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     from rich.filesize import decimal
 
-    gap = f"at most {model.gap_:.2g} above the optimum"
     rows = [
         ("sequences", f"{len(X):,}"),
         ("tokens", f"{sum(map(len, X)):,}"),
         ("labels", f"{len(model.classes_):,}"),
         ("features", f"{model.n_features_in_:,}"),
-        ("weights", f"{len(model.theta_):,}"),
-        ("iterations", f"{model.n_iter_:,}"),
-        ("objective", f"{model.objective_:.6g}"),
-        ("gap", "no bound (c2 is 0)" if model.gap_ == float("inf") else gap),
-        ("seconds", f"{seconds:.1f}"),
-        ("model", f"{output}, {decimal(Path(output).stat().st_size)}"),
     ]
+    if hasattr(model, "theta_"):
+        rows.append(("weights", f"{len(model.theta_):,}"))
+    rows.append(("iterations", f"{model.n_iter_:,}"))
+    rows.append(("objective", f"{model.objective_:.6g}"))
+    if getattr(model, "gap_", math.inf) < math.inf:
+        rows.append(("gap", f"at most {model.gap_:.2g} above the optimum"))
+    if model.temperature_ is not None:
+        rows.append(("temperature", f"{model.temperature_:.3g}"))
+    rows.append(("seconds", f"{seconds:.1f}"))
+    rows.append(("model", f"{output}, {decimal(Path(output).stat().st_size)}"))
     return facts(rows)
