@@ -79,6 +79,8 @@ class Boosting:
                 break
             chosen = state.sequences_of(k)
             step, trial = self.step(state, k, chosen)
+            if step == 0.0:  # the gain is less than rounding errors
+                break
             state.apply(k, step, chosen, trial)
             value, stop = _log_total(state)
             trace.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
