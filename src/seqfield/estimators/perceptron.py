@@ -52,7 +52,7 @@ class StructuredPerceptron(LinearEstimator):
         features: Any = None,
         *,
         average: bool = True,
-        max_iter: int = 10,
+        max_iter: int = 20,
         observed_only: bool = True,
         transitions: bool = True,
         scheme: Any = None,

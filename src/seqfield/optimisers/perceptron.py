@@ -29,7 +29,7 @@ class Perceptron:
     are not known exactly, the known labelling is the best one among those allowed.
     """
 
-    max_iter: int = 10
+    max_iter: int = 20
     average: bool = True
     seed: int = 0
     needs = ("problem",)
