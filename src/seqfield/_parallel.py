@@ -25,6 +25,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)
 
 
+def check_jobs(n_jobs: int | None) -> None:
+    """Raise an `InputError` unless n_jobs is a number of threads, -1 or None."""
+    if n_jobs is not None and number("n_jobs", n_jobs, whole=True) == 0:
+        raise InputError("n_jobs must be a number of threads, -1 for all cores, or None; got 0")
+
+
 def run(
     function: Callable[[Item], Result], items: Iterable[Item], n_jobs: int | None = None
 ) -> list[Result]:
@@ -33,8 +39,7 @@ def run(
     >>> run(abs, [-1, 2, -3], n_jobs=2)
     [1, 2, 3]
     """
-    if n_jobs is not None and number("n_jobs", n_jobs, whole=True) == 0:
-        raise InputError("n_jobs must be a number of threads, -1 for all cores, or None; got 0")
+    check_jobs(n_jobs)
     todo = list(items)
     # asking joblib takes longer than a small piece of work
     threads = 1 if len(todo) < 2 else min(effective_n_jobs(n_jobs), len(todo))

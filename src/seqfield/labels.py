@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import LabelError
-from seqfield.sequences import Offsets, offsets_of, place_of
+from seqfield.sequences import Offsets, offsets_of, place_of, rows_of
 
 Codes = NDArray[np.int32]
 UNKNOWN = -1
@@ -33,9 +33,7 @@ class Targets:
 
     def __getitem__(self, chosen: Any) -> Targets:
         """The targets of chosen sequences (an index array)."""
-        lengths = np.diff(self.offsets)[chosen]
-        offsets = offsets_of(lengths)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        rows, offsets = rows_of(self.offsets, chosen)
         allowed = None if self.allowed is None else self.allowed[rows]
         return Targets(self.codes[rows], allowed, offsets)
 

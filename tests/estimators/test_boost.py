@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import seqfield as sf
 from seqfield.errors import CapabilityError, InputError, ModelFileError
@@ -322,3 +323,51 @@ def test_edge_features_are_refused(kind):
 def test_wrong_arguments_are_named(name, value):
     with pytest.raises(InputError, match=name):
         boost(**{"refit": "log", name: value}).fit(X, Y)
+
+
+# --- corners --------------------------------------------------------------------------------------
+
+
+def separable(n=60, s=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = [[f"L{k}" for k in rng.integers(s, size=4)] for _ in range(n)]
+    return [[f"w{label}{rng.integers(5)}" for label in row] for row in y], y
+
+
+def test_boosting_goes_on_where_everything_is_nearly_certain():
+    """The tables are made anew as the loss falls: rounding errors must not end it."""
+    X, y = separable()
+    whole = sf.SequenceBoost(max_iter=1500, tol=0.0).fit(X, y)
+    parts = sf.SequenceBoost(max_iter=750, tol=0.0, warm_start=True).fit(X, y).fit(X, y)
+    assert len(whole.path_) == len(parts.path_)
+    assert whole.objective_ == pytest.approx(parts.objective_, rel=1e-6)
+
+
+def test_repeated_entries_of_a_sparse_matrix_add_up():
+    rng = np.random.default_rng(0)
+    x = sp.csr_array((rng.random((12, 5)) < 0.5).astype(float))
+    twice = sp.csr_array(
+        (np.repeat(x.data, 2) / 2, np.repeat(x.indices, 2), 2 * x.indptr), shape=x.shape
+    )
+    y = [["a", "b", "a", "c"]] * 3
+    one, two = (sf.SequenceBoost(max_iter=20).fit(m, y, lengths=[4, 4, 4]) for m in (x, twice))
+    np.testing.assert_allclose(one.theta_, two.theta_, rtol=1e-8, atol=1e-10)
+
+
+def test_nothing_to_choose_from():
+    X = sp.csr_array((3, 2))
+    for refit in (None, "log"):
+        model = sf.SequenceBoost(transitions=False, refit=refit).fit(
+            X, ["a", "b", "a"], lengths=[3]
+        )
+        assert model.path_ == []
+
+
+def test_what_was_fitted_counts_not_what_is_set_now():
+    X, y = separable(20)
+    model = sf.SequenceBoost(max_iter=10).fit(X, y).set_params(refit="log")
+    with pytest.raises(CapabilityError):
+        model.predict_proba(X)
+    short = model.truncated(4)
+    assert (short.n_iter_, short.best_iter_) == (4, 4)
+    assert short.objective_ == model.path_[3].log_loss

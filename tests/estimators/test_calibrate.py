@@ -199,14 +199,24 @@ def test_a_second_fit_forgets_the_temperature():
 
 
 @every
-def test_warm_start_calibrates_anew(name):
+def test_a_warm_start_cannot_be_calibrated(name):
+    """The folds' models start from the beginning: their temperature is not this model's."""
     model = make(name, calibrate=True, warm_start=True).fit(X, Y)
     theta, first = model.theta_.copy(), model.temperature_
-    model.fit(X, Y)
-    assert not np.array_equal(theta, model.theta_)
-    assert model.temperature_ > 0
-    assert model.warm_start
-    assert first > 0
+    with pytest.raises(CapabilityError, match="warm start"):
+        model.fit(X, Y)
+    np.testing.assert_array_equal(theta, model.theta_)
+    assert model.temperature_ == first
+
+
+def test_a_temperature_without_evidence_is_one():
+    part = chain_scores(1.0)
+    unknown = Targets(
+        np.full_like(part.targets.codes, -1),
+        np.ones_like(part.scores.node, bool),
+        part.targets.offsets,
+    )
+    assert fit_temperature([part._replace(targets=unknown)]) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_seed_repeats_it():

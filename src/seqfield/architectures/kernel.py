@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield.architectures._maps import DenseMap
-from seqfield.architectures.linear import Design, Linear
+from seqfield.architectures.linear import Design, Linear, Tables
+from seqfield.errors import CapabilityError
 from seqfield.linalg.factor import Factor
+from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +42,10 @@ class Kernel(Linear):
     def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> Floats:
         """The gradient by theta."""
         return super().pullback(design, d_node, self.root_eta * d_edge)
+
+    def tables(self, data: Sequences) -> Tables:
+        """Not for this architecture: its transitions are scaled."""
+        raise CapabilityError("the kernel architecture has no single weights to step or to choose")
 
     def coefficients(self, theta: Floats) -> tuple[Floats, Floats]:
         """A (N, S) and B (S, S): the scores of new tokens with gram rows g are g A."""

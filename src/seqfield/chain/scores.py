@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError
-from seqfield.sequences import check_offsets, offsets_of
+from seqfield.sequences import check_offsets, rows_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -88,9 +88,7 @@ class ChainScores:
 
     def select(self, sequences: Any) -> tuple[Integers, ChainScores]:
         """The tokens of chosen sequences (an index array) and the scores of these alone."""
-        lengths = np.diff(self.offsets)[sequences]
-        offsets = offsets_of(lengths)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[sequences] - offsets[:-1], lengths)
+        rows, offsets = rows_of(self.offsets, sequences)
         edge = self.edge if self.stationary else self.edge[rows]
         return rows, ChainScores(self.node[rows], edge, offsets, self.start, self.end, check=False)
 

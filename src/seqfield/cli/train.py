@@ -165,6 +165,8 @@ def train(
     from seqfield.data.schemes import get_scheme
     from seqfield.features import Template, Words
 
+    if cost != 1.0 and loss is not Loss.SOFTMAX_MARGIN:
+        raise typer.BadParameter("--cost is that of --loss softmax_margin")
     begin = time.perf_counter()
     files.check_output(output)
     if scheme is not None:

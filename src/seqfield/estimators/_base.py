@@ -113,6 +113,11 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, lengths: Any) -> None:
         again = self.warm_start and hasattr(self, "features_")
+        if again and self.calibrate:
+            raise CapabilityError(
+                "calibrate=True scores folds by models trained from the beginning, which a warm "
+                "start has no match for: fit once, or leave one of the two out"
+            )
         if again:
             data = self._encode(X, lengths)
         else:
@@ -272,7 +277,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         known = [sum(v is not None for v in row) for row in rows]
         w = _checked_weights(sample_weight, len(rows)) * known
         each = [token_accuracy([a], [b]) for a, b in zip(rows, predicted, strict=True)]
-        return float(np.average(np.nan_to_num(each), weights=w))
+        return float(np.average(np.nan_to_num(each), weights=w)) if w.any() else float("nan")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file, atomically; `seqfield.load` reads it."""

@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 N_FOLDS = 3
 #: temperatures are looked for between e^-LIMIT and e^LIMIT
 LIMIT = 12.0
+#: standard deviation of the prior on the logarithm of a temperature
+SPREAD = 5.0
 
 
 class HeldOut(NamedTuple):
@@ -67,12 +69,16 @@ def held_out(
 
 
 def fit_temperature(parts: list[HeldOut]) -> float:
-    """The temperature with the least mean -log p(y_t | x) of held-out tokens."""
+    """The temperature with the least summed -log p(y_t | x) of held-out tokens.
+
+    A weak prior on its logarithm keeps it finite where tokens are all right, and at 1 where they
+    tell nothing.
+    """
     loss = MarginalLoss()
 
     def value(log_temperature: float) -> float:
         temperature = float(np.exp(log_temperature))
-        total = 0.0
+        total = 0.5 * (log_temperature / SPREAD) ** 2
         for scores, targets, weights in parts:
             # the loss is a mean over each sequence; tokens are to count alike
             weights = weights * np.diff(targets.offsets)

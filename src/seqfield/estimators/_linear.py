@@ -101,20 +101,24 @@ class LinearEstimator(SequenceEstimator):
                 self.n_jobs,
             )
 
-        train, watch = np.arange(len(data)), _Watch(None, self.patience)
+        patience = number("patience", self.patience, low=1, whole=True)
+        train, watch = np.arange(len(data)), _Watch(None, patience)
         if self.early_stopping:
             train, rest = self._split(len(data))
             held = objective(rest, ElasticNet(0.0, 0.0))
-            watch = _Watch(self._merit(held), self.patience)
+            watch = _Watch(self._merit(held), patience)
         goal = objective(train, prior)
         theta = self.theta_ if again else np.zeros(self._architecture.n_parameters)
+        theta = self._start(goal, theta)
+        if theta.any():  # what is there already may be the best on held-out data
+            watch(Step(0, theta, np.nan))
         with progress("training", optimiser.max_iter, show=bool(self.verbose)) as report:
 
             def callback(step: Step) -> bool:
                 report(step.iteration, f"objective {step.value:.6g}")
                 return watch(step)
 
-            result = optimiser.minimise(goal, self._start(goal, theta), callback)
+            result = optimiser.minimise(goal, theta, callback)
         theta, self.best_iter_ = watch.best_of(result)
         self._finish(goal, theta, result)
 
@@ -131,9 +135,10 @@ class LinearEstimator(SequenceEstimator):
             self._warn(result.n_iter)
 
     def _warn(self, n_iter: int) -> None:
+        bound = f", at most {self.gap_:.2g} above its optimum" if np.isfinite(self.gap_) else ""
         warnings.warn(
-            f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}, at most "
-            f"{self.gap_:.2g} above its optimum): raise max_iter, or raise c2 or tol",
+            f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
+            "raise max_iter, or the penalty or tol",
             ConvergenceWarning,
             stacklevel=6,
         )

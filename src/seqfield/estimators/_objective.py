@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield._parallel import run
+from seqfield._parallel import check_jobs, run
 from seqfield.chain import ChainScores, viterbi
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError
@@ -116,20 +116,22 @@ class Objective:
         self.architecture, self.loss, self.prior = architecture, loss, prior
         self.constraint, self.n_jobs = constraint, n_jobs
         self._data, self._targets, self._weights = data, targets, weights
-        s = architecture.n_labels
+        check_jobs(n_jobs)
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        """The data laid out, for what needs gradients."""
+        data, s = self._data, self.architecture.n_labels
         per_token = s if data.edge is None else s * s
         most = max(MAX_SHARDS, -(-data.n_tokens * per_token // SHARD_SCORES))
         n_shards = min(most, len(data), max(1, data.n_tokens // 2048))
-        self._shards = run(
-            lambda bound: self._shard(np.arange(*bound)),
-            even_bounds(data.offsets, n_shards),
-            n_jobs,
-        )
+        bounds = even_bounds(data.offsets, n_shards)
+        return run(lambda bound: self._shard(np.arange(*bound)), bounds, self.n_jobs)
 
     def with_loss(self, loss: Loss, prior: ElasticNet) -> Self:
         """The same data under another loss and prior; nothing is laid out again."""
-        other = copy.copy(self)
-        other.loss, other.prior = loss, prior
+        shards, other = self._shards, copy.copy(self)
+        other.loss, other.prior, other._shards = loss, prior, shards
         return other
 
     def restricted(self, chosen: NDArray[np.int64]) -> Restricted:

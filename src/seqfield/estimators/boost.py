@@ -127,7 +127,7 @@ class SequenceBoost(LinearEstimator):
     @property
     def probabilistic(self) -> bool:
         """Only weights fitted again by the log loss are those of a probability."""
-        return bool(self.refit == "log")
+        return bool(getattr(self, "_refitted", self.refit) == "log")
 
     def _recipe(self, data: Sequences) -> Recipe:
         if self.bound not in ("loose", "tight", "exact"):
@@ -149,12 +149,14 @@ class SequenceBoost(LinearEstimator):
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         again = self.warm_start and hasattr(self, "_rounds")
-        before = self._rounds if again else []
+        before, refitted = (self._rounds, self._refitted) if again else ([], None)
         super()._finish(goal, theta, result)
         self._rounds = [*before, *result.trace[: self.best_iter_]]
-        if self._rounds:
-            self.objective_ = self._rounds[-1].log_loss
-        if self.refit is not None:
+        if 0 < self.best_iter_ <= len(result.trace):
+            self.objective_ = result.trace[self.best_iter_ - 1].log_loss
+        #: the loss that the weights were last fitted again with
+        self._refitted: str | None = self.refit or refitted
+        if self.refit is not None and self._rounds:
             self._fit_chosen(goal)
 
     def _fit_chosen(self, goal: Objective) -> None:
@@ -193,10 +195,12 @@ class SequenceBoost(LinearEstimator):
         """
         check_is_fitted(self, "_rounds")
         number("n_rounds", n_rounds, low=0, high=len(self._rounds), whole=True)
-        if self.refit is not None:
+        if self._refitted is not None:
             raise CapabilityError("the weights were fitted again after the last round")
         out = copy.copy(self)
         out._rounds, out.temperature_ = self._rounds[:n_rounds], None
+        out.n_iter_ = out.best_iter_ = n_rounds
+        out.objective_ = out._rounds[-1].log_loss if n_rounds else np.nan
         out.theta_ = np.zeros_like(self.theta_)
         for r in out._rounds:
             out.theta_[r.weight] += r.step
@@ -205,10 +209,13 @@ class SequenceBoost(LinearEstimator):
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header, arrays = super()._state()
         path = np.array(self._rounds, np.float64).reshape(-1, len(Round._fields))
-        return header, arrays | {"path": path}
+        return header | {"refit": self._refitted}, arrays | {"path": path}
 
     def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, arrays)
+        self._refitted = header["refit"]
+        if self._refitted not in (None, "log", "exp"):
+            raise InputError("unknown kind of refit")
         path = np.asarray(arrays["path"], np.float64)
         if path.ndim != 2 or path.shape[1] != len(Round._fields):
             raise InputError("path of the wrong shape")

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from seqfield._checks import number
-from seqfield.chain import ChainScores, Others, others
+from seqfield.chain import ChainScores, others
 from seqfield.labels import Targets
 from seqfield.losses._base import Floats, Loss, ScoreGradient
 from seqfield.losses.log import LogLoss
+
+Integers = NDArray[np.int64]
 
 #: below this -log p the odds 1 / p - 1 are computed without p, which would lose their digits
 SURE = 1e-6
@@ -46,27 +48,25 @@ class ExponentialLoss(Loss):
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
         """Value and score gradient, sequence i counting ``weights[i]`` times."""
         x = self._log_loss.values(scores, targets)
-        odds, certain = self._log_odds(x, scores, targets)
-        values = self._discount(targets) + odds
+        sure = _sure(x, targets)
+        values = self._discount(targets) + self._log_odds(x, sure, scores, targets)
         value = self.total(values, weights)
         own = np.zeros_like(x)
         # infinite: every gold labelling is certain, or one is forbidden
         if np.isfinite(value):
-            for sequences, _ in certain:
-                x[sequences] = -np.inf
+            x[sure] = -np.inf
             with np.errstate(divide="ignore", under="ignore"):
                 own = np.exp(np.log(weights) + self._discount(targets) + x - value)
         _, node, edge = self._log_loss(scores, targets, own)
         share = self.shares(values, weights)
-        for sequences, found in certain if np.isfinite(value) else ():
+        for sequences in _groups(sure if np.isfinite(value) else sure[:0], scores):
             rows, part = scores.select(sequences)
-            w = np.repeat(share[sequences], np.diff(part.offsets))
             y, every = targets.codes[rows], np.arange(len(rows))
-            inner = np.ones(len(rows), bool)
-            inner[part.offsets[:-1]] = False
-            later = every[inner]
+            found = others(part, y)
+            later = np.delete(every, part.offsets[:-1])
             found.node[every, y] -= 1.0
             found.pairs[later, y[later - 1], y[later]] -= 1.0
+            w = np.repeat(share[sequences], np.diff(part.offsets))
             node[rows] += w[:, None] * found.node
             pairs = w[:, None, None] * found.pairs
             if scores.stationary:
@@ -78,26 +78,21 @@ class ExponentialLoss(Loss):
     def values(self, scores: ChainScores, targets: Targets) -> Floats:
         """log(pi^l (1 / p - 1)) of each sequence (n,)."""
         x = self._log_loss.values(scores, targets)
-        return self._discount(targets) + self._log_odds(x, scores, targets)[0]
+        odds = self._log_odds(x, _sure(x, targets), scores, targets)
+        return self._discount(targets) + odds
 
     def _discount(self, targets: Targets) -> Floats:
         return self.log_weight * np.diff(targets.offsets)
 
-    def _log_odds(
-        self, x: Floats, scores: ChainScores, targets: Targets
-    ) -> tuple[Floats, list[tuple[NDArray[np.int64], Others]]]:
-        """log(1 / p - 1) of each sequence, and what was found of those that are nearly certain."""
+    def _log_odds(self, x: Floats, sure: Integers, scores: ChainScores, targets: Targets) -> Floats:
+        """log(1 / p - 1) of each sequence."""
         # log expm1(x) = x + log(1 - e^-x), and -inf for x = 0 (or a rounding error below)
         with np.errstate(divide="ignore", under="ignore"):
             odds = np.asarray(np.maximum(x, 0.0) + np.log(-np.expm1(-np.maximum(x, 0.0))))
-        certain = []
-        if targets.allowed is None:
-            for sequences in _groups(np.flatnonzero(x < SURE), scores):
-                rows, part = scores.select(sequences)
-                found = others(part, targets.codes[rows])
-                odds[sequences] = found.log_odds
-                certain.append((sequences, found))
-        return odds, certain
+        for sequences in _groups(sure, scores):
+            rows, part = scores.select(sequences)
+            odds[sequences] = others(part, targets.codes[rows]).log_odds
+        return odds
 
     def total(self, values: Floats, weights: Floats) -> float:
         """log sum_i w_i exp(values_i)."""
@@ -115,7 +110,13 @@ class ExponentialLoss(Loss):
             return np.asarray(weights * np.exp(values - total))
 
 
-def _groups(sequences: NDArray[np.int64], scores: ChainScores) -> Iterator[NDArray[np.int64]]:
+def _sure(x: Floats, targets: Targets) -> Integers:
+    """The sequences whose gold labelling, known in full, is nearly certain."""
+    known = np.logical_and.reduceat(targets.codes >= 0, targets.offsets[:-1])
+    return np.flatnonzero((x < SURE) & known)
+
+
+def _groups(sequences: Integers, scores: ChainScores) -> Iterator[Integers]:
     """The sequences in runs that fit in memory when their pairs are held."""
     if len(sequences) == 0:
         return

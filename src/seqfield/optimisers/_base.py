@@ -94,7 +94,7 @@ class History:
         self._gram = np.zeros((2 * size, 2 * size))
         self._order: list[int] = []  # slots from the oldest pair to the newest
         self._fresh: int | None = None  # a slot whose inner products are not known yet
-        self._pieces = [(k, min(k + PIECE, n)) for k in range(0, n, PIECE)]
+        self._pieces = [(k, min(k + PIECE, n)) for k in range(0, max(n, 1), PIECE)]
 
     def __len__(self) -> int:
         return len(self._order)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from seqfield.chain import ChainScores, marginals
 from seqfield.errors import CapabilityError
 from seqfield.optimisers import _boosting_loops as loops
+from seqfield.sequences import rows_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 #: features whose counts are not whole, or span more, are put on a grid of this many steps
 GRID = 64
-#: all is computed anew when the total weight has fallen by e^DRIFT: rounding errors of the sums
+#: all is computed anew when the loss has fallen by e^DRIFT: rounding errors of the sums
 #: that went before stay below e^DRIFT times the float precision
 DRIFT = 16.0
 
@@ -143,7 +144,7 @@ class State:
             loops.update_pairs(chosen, *(*pairs, self.table))
         self.inverse[chosen], self.distribution[chosen] = inverse, distribution
         self.log_p[chosen], self.pair_sums[chosen] = trial.log_p, trial.pairs
-        self.marginal[self._tokens(chosen)[0]] = trial.node
+        self.marginal[rows_of(self.rows.offsets, chosen)[0]] = trial.node
 
     def unit_of(self, k: int) -> float:
         """The unit in which the table of weight k counts."""
@@ -169,21 +170,14 @@ class State:
         out[self.rows.pairs] += self.theta[self.rows.pair_first :][: len(self.rows.pairs)]
         return out.reshape(self.n_labels, self.n_labels)
 
-    def _tokens(self, chosen: Integers) -> tuple[Integers, Integers]:
-        """The tokens of the chosen sequences one after the other, and their offsets."""
-        lengths = self._lengths[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        first = self.rows.offsets[chosen] - offsets[:-1]
-        return np.arange(offsets[-1]) + np.repeat(first, lengths), offsets
-
     def run(self, chosen: Integers, k: int = -1, step: float = 0.0) -> Trial:
         """The chosen sequences with ``step`` added to weight k; nothing is kept."""
         rows = self.rows
-        tokens, offsets = self._tokens(chosen)
+        tokens, offsets = rows_of(self.rows.offsets, chosen)
         node, edge = self.node[tokens], self.edge()
         if 0 <= k < rows.pair_first:
             at, values = self._tokens_of(k)
-            node[np.searchsorted(tokens, at), rows.columns[k]] += step * values
+            np.add.at(node[:, rows.columns[k]], np.searchsorted(tokens, at), step * values)
         elif k >= 0:
             edge.ravel()[rows.pairs[k - rows.pair_first]] += step
         found = marginals(
@@ -210,7 +204,7 @@ class State:
             pair = k - rows.pair_first
             return np.asarray(trial.pairs[:, pair] - self._gold_pairs[chosen, pair])
         at, values = self._tokens_of(k)
-        tokens, offsets = self._tokens(chosen)
+        tokens, offsets = rows_of(self.rows.offsets, chosen)
         place = np.searchsorted(tokens, at)
         off = trial.node[place, rows.columns[k]] - (rows.gold[at] == rows.columns[k])
         mine = np.searchsorted(offsets, place, side="right") - 1
@@ -223,10 +217,11 @@ class State:
         self.theta[k] += step
         if k < self.rows.pair_first:
             at, values = self._tokens_of(k)
-            self.node[at, self.rows.columns[k]] += step * values
+            np.add.at(self.node[:, self.rows.columns[k]], at, step * values)
         self._update(chosen, trial)
-        peak = float((self.rows.log_weight - self.log_p).max())
-        if self.reference - peak > DRIFT:
+        self.fresh = False
+        # the sum of D falls further than W = D / (1 - p), which ends at w as p goes to 1
+        if np.log(self._total / max(self.distribution.sum(), 1e-300)) > DRIFT:
             self.refresh()
 
     def refresh(self) -> None:
@@ -238,6 +233,7 @@ class State:
         self.inverse[:] = self.distribution[:] = self.table[:] = 0.0
         self.changed[:] = True
         self._update(every, trial)
+        self._total, self.fresh = float(self.distribution.sum()), True
 
 
 def require_plain(problem: Any) -> None:

@@ -68,19 +68,21 @@ class Boosting:
         """Boost from theta. The result's trace holds the rounds."""
         require("boosting", objective, self.needs)
         problem = objective.problem()
-        if not (problem.targets.codes >= 0).any():
+        if not (problem.targets.codes >= 0).any() or len(theta) == 0:
             return Result(theta.copy(), 0.0, None, 0, True)
         state = self.prepare(problem, theta)
         trace: list[Round] = []
         value, stop = _log_total(state)
         while len(trace) < self.max_iter and not stop:
             k = self.choose(state)
-            if not state.gain[k] < -self.tol * state.distribution.sum():
-                break
-            chosen = state.sequences_of(k)
-            step, trial = self.step(state, k, chosen)
-            if step == 0.0:  # the gain is less than rounding errors
-                break
+            step, trial, chosen = 0.0, None, state.sequences_of(k)
+            if state.gain[k] < -self.tol * state.distribution.sum():
+                step, trial = self.step(state, k, chosen)
+            if step == 0.0:
+                if state.fresh:
+                    break
+                state.refresh()  # perhaps it was rounding errors that hid a gain
+                continue
             state.apply(k, step, chosen, trial)
             value, stop = _log_total(state)
             trace.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
