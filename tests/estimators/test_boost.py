@@ -345,7 +345,7 @@ def test_boosting_goes_on_where_everything_is_nearly_certain():
 
 def test_repeated_entries_of_a_sparse_matrix_add_up():
     rng = np.random.default_rng(0)
-    x = sp.csr_array((rng.random((12, 5)) < 0.5).astype(float))
+    x = sp.csr_array(2.0 * (rng.random((12, 5)) < 0.5))
     twice = sp.csr_array(
         (np.repeat(x.data, 2) / 2, np.repeat(x.indices, 2), 2 * x.indptr), shape=x.shape
     )
