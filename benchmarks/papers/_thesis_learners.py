@@ -14,7 +14,7 @@ from _thesis_data import Corpus, Data
 
 import seqfield as sf
 
-TOL, ITERATIONS = 1e-3, 300  # relative tolerance and most iterations of the CRFs
+TOL = 1e-3  # relative, of the CRFs
 Grid = dict[str, tuple[Any, ...]]
 Make = Callable[..., Any]
 
@@ -34,6 +34,7 @@ class Task:
     epochs: tuple[int, ...]
     bound: str = "exact"
     max_step: float = 1.0
+    iterations: int = 300  # of the CRFs at most
     options: dict[str, Any] = field(default_factory=dict)
 
     def measure(self, model: Any, part: Data) -> float:
@@ -107,7 +108,7 @@ def boosted(task: Task, label: str, make: Make, weights: tuple[float, ...] = ())
 
 
 def sequence_models(task: Task) -> dict[str, Found]:
-    crf = partial(sf.CRF, tol=TOL, max_iter=ITERATIONS, random_state=0)
+    crf = partial(sf.CRF, tol=TOL, max_iter=task.iterations, random_state=0)
     boost = partial(sf.SequenceBoost, bound=task.bound, max_step=task.max_step)
     perceptron = partial(sf.StructuredPerceptron, random_state=0)
     log = search(task, "log", partial(crf, loss="log"), task.log)
