@@ -1,13 +1,15 @@
 # make demo   sets everything up and shows what seqfield does
 # make test   sets everything up and runs lint, types, layers and all tests
-# make bench  compares speed with python-crfsuite (needs SEQFIELD_DATA)
+# with SEQFIELD_DATA set:
+# make bench  compares speed with python-crfsuite
+# make papers reproduces the four NLP tasks; make thesis the primal learners (over an hour)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint check bench papers clean
+.PHONY: demo test lint check bench papers thesis clean
 
 demo: $(VENV)/.installed
 	$(BIN)/seqfield demo
@@ -25,9 +27,14 @@ check: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/speed/crf.py
+	$(BIN)/python benchmarks/speed/online.py
+	$(BIN)/python benchmarks/speed/primal.py
 
 papers: $(VENV)/.installed
 	$(BIN)/python benchmarks/papers/four_tasks.py
+
+thesis: $(VENV)/.installed
+	$(BIN)/python benchmarks/papers/thesis_primal.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
