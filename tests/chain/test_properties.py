@@ -96,9 +96,10 @@ CALLS = {
         for part in pair
     ],
 }
+CALLS["others"] = lambda x, a, **kw: chain.others(x, a.gold, n_jobs=kw.get("n_jobs"))
 CALLS["subtract_path"] = lambda x, a, **kw: subtracted(x, a.gold, a.weights)
 WITHOUT_CHUNKS = ("hamming_augmented", "subtract_path")
-WITHOUT_ALLOWED = (*WITHOUT_CHUNKS, "viterbi_by_distance")
+WITHOUT_ALLOWED = (*WITHOUT_CHUNKS, "viterbi_by_distance", "others")
 every_function = pytest.mark.parametrize("name", list(CALLS))
 
 
