@@ -255,7 +255,7 @@ def others(scores: ChainScores, labels: Any, *, n_jobs: int | None = None) -> Ot
     """
     y, s = checked_labels(labels, scores), scores.n_labels
     every, first, last = np.arange(len(y)), scores.offsets[:-1], scores.offsets[1:] - 1
-    node = scores.node.copy()
+    node = scores.node.astype(np.float64)
     for ends, part in ((first, scores.start), (last, scores.end)):
         if part is not None:
             node[ends] += part
