@@ -25,6 +25,8 @@ Floats = NDArray[np.float64]
 #: scores of one shard in memory: 2**22 numbers are 32 MiB
 SHARD_SCORES = 2**22
 MAX_SHARDS = 16
+#: below this many tokens x labels^2 a batch is done before a second thread has woken up
+THREADED = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +233,9 @@ class Objective:
             value, gradient = self._pull(theta, batch.shard)
             return Part(value, batch.shard.design.touched, gradient, batch.penalty)
 
-        return run(work, group, self.n_jobs)
+        tokens = sum(len(batch.shard.targets.codes) for batch in group)
+        worth_it = tokens * self.architecture.n_labels**2 >= THREADED
+        return run(work, group, self.n_jobs if worth_it else 1)
 
     def _shard(self, chosen: NDArray[np.int64]) -> Shard:
         design = self.architecture.design(self._data[chosen])
