@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,12 @@ from seqfield._checks import number
 from seqfield.linalg.vectors import add_scaled, dot
 
 Floats = NDArray[np.float64]
+#: v -> v* with <u, v> = u . v*
+Dual = Callable[[Floats], Floats]
+
+
+def _same(vector: Floats) -> Floats:
+    return vector
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,14 @@ class ElasticNet:
         for name in ("c1", "c2"):
             number(name, getattr(self, name), low=0)
 
-    def smooth(self, theta: Floats) -> float:
-        """Value of the part that can be differentiated."""
-        return 0.5 * self.c2 * float(dot(theta, theta))
+    def smooth(self, theta: Floats, dual: Dual = _same) -> float:
+        """Value of the part that can be differentiated; |theta|^2 = theta . dual(theta)."""
+        return 0.5 * self.c2 * float(dot(theta, dual(theta)))
 
-    def add_smooth(self, theta: Floats, gradient: Floats) -> float:
+    def add_smooth(self, theta: Floats, gradient: Floats, dual: Dual = _same) -> float:
         """The same, its gradient being added to ``gradient`` in place."""
         add_scaled(gradient, self.c2, theta)
-        return self.smooth(theta)
+        return self.smooth(theta, dual)
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """The subgradient of least norm, given the gradient of everything smooth.
@@ -49,7 +56,7 @@ class ElasticNet:
         shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - self.c1, 0.0)
         return np.where(theta == 0.0, shrunk, gradient + self.c1 * np.sign(theta))
 
-    def gap(self, theta: Floats, gradient: Floats) -> float:
+    def gap(self, theta: Floats, gradient: Floats, dual: Dual = _same) -> float:
         """Bound on value minus optimum for a convex loss: |subgradient|^2 / (2 c2).
 
         It holds because the penalty makes the objective c2-strongly convex; without c2 there is
@@ -58,4 +65,4 @@ class ElasticNet:
         if self.c2 == 0.0:
             return np.inf
         v = self.pseudo_gradient(theta, gradient)
-        return float(dot(v, v)) / (2.0 * self.c2)
+        return float(dot(v, dual(v))) / (2.0 * self.c2)

@@ -161,6 +161,10 @@ class Linear:
             parts.append(self.edge.pull(design.edge, d_edge.reshape(-1, self.n_labels**2)))
         return np.concatenate(parts)
 
+    def dual(self, theta: Floats) -> Floats:
+        """Weights have the plain inner product."""
+        return theta
+
     def collect(self, parts: list[tuple[Design, Floats]]) -> Floats:
         """The gradient (n_parameters,) summed over pullbacks in the given order."""
         gradient = np.zeros(self.n_parameters)

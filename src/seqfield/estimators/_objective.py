@@ -159,7 +159,12 @@ class Objective:
         """Bound on value minus optimum at a point with the given smooth gradient."""
         # with labels not known exactly the loss is a difference of two convex functions
         convex = self.loss.convex and self._targets.allowed is None
-        return self.prior.gap(theta, gradient) if convex else np.inf
+        return self.prior.gap(theta, gradient, self.dual) if convex else np.inf
+
+    def dual(self, vector: Floats) -> Floats:
+        """v* with <u, v> = u . v* in the architecture's inner product, which gradients are in."""
+        dual: Floats = self.architecture.dual(vector)
+        return dual
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """Subgradient of least norm of the whole objective."""
@@ -176,7 +181,7 @@ class Objective:
             [(shard.design, part[1]) for shard, part in zip(self._shards, parts, strict=True)]
         )
         value = self.loss.total(values, ones)
-        return value + self.prior.add_smooth(theta, gradient), gradient
+        return value + self.prior.add_smooth(theta, gradient, self.dual), gradient
 
     def value(self, theta: Floats) -> float:
         """The value alone, without the L1 penalty."""
@@ -186,7 +191,7 @@ class Objective:
             return self.loss.total(values, shard.weights)
 
         values = np.array(run(work, self._shards, self.n_jobs))
-        return self.loss.total(values, np.ones(len(values))) + self.prior.smooth(theta)
+        return self.loss.total(values, np.ones(len(values))) + self.prior.smooth(theta, self.dual)
 
     def error(self, theta: Floats) -> float:
         """Weighted share of known labels that the best labelling gets wrong."""

@@ -59,8 +59,9 @@ def plus_scaled(a: Any, scale: Any, b: Any) -> Any:
 
 
 @loop
-def products(rows: Any, which: Any, begin: Any, end: Any) -> Any:
-    """Inner products (k, r) of the rows ``which`` with all ``rows`` (r, n), columns begin:end.
+def products(rows: Any, left: Any, which: Any, begin: Any, end: Any) -> Any:
+    """Inner products (k, r) of the rows ``which`` of left with all ``rows`` (r, n), columns
+    begin:end.
 
     Blocks of columns stay in cache while all products over them are taken: each number is read
     from memory once. (Loops run from 0 over slices: where an index might be negative, numba must
@@ -70,7 +71,7 @@ def products(rows: Any, which: Any, begin: Any, end: Any) -> Any:
     for b in range(begin, end, BLOCK):
         e = min(b + BLOCK, end)
         for v in range(which.shape[0]):
-            x = rows[which[v], b:e]
+            x = left[which[v], b:e]
             for r in range(rows.shape[0]):
                 y = rows[r, b:e]
                 total = 0.0

@@ -55,6 +55,21 @@ class Result(NamedTuple):
     trace: tuple[Any, ...] = ()
 
 
+def same(vector: Floats) -> Floats:
+    """The dual of a vector under the plain inner product: itself."""
+    return vector
+
+
+def dual_of(objective: Any) -> Callable[[Floats], Floats]:
+    """The map v -> v* with <u, v> = u . v* of the objective's inner product.
+
+    Gradients are with respect to that inner product, so that an optimiser that only ever adds
+    vectors and asks for their inner products works in it as it stands.
+    """
+    dual: Callable[[Floats], Floats] = getattr(objective, "dual", same)
+    return dual
+
+
 def require(optimiser: str, objective: Any, needs: tuple[str, ...]) -> None:
     """Raise a `CapabilityError` that names what the objective lacks."""
     missing = [name for name in needs if not hasattr(objective, name)]
@@ -87,8 +102,14 @@ class History:
     coefficients, and an iteration reads the m pairs twice instead of four times.
     """
 
-    def __init__(self, size: int, n: int, n_jobs: int | None = None) -> None:
-        self.size, self.n_jobs = size, n_jobs
+    def __init__(
+        self,
+        size: int,
+        n: int,
+        n_jobs: int | None = None,
+        dual: Callable[[Floats], Floats] = same,
+    ) -> None:
+        self.size, self.n_jobs, self._dual = size, n_jobs, dual
         # s in the even rows, y in the odd ones, and in the last the gradient
         self._rows = np.zeros((2 * size + 1, n))
         self._gram = np.zeros((2 * size, 2 * size))
@@ -152,7 +173,13 @@ class History:
         if fresh is not None:
             which += [2 * fresh, 2 * fresh + 1]
         index = np.array(which)
-        parts = run(lambda piece: products(self._rows, index, *piece), self._pieces, self.n_jobs)
+        left = self._rows
+        if self._dual is not same:
+            left = np.stack([self._dual(row) for row in left[index]])
+            index = np.arange(len(left))
+        parts = run(
+            lambda piece: products(self._rows, left, index, *piece), self._pieces, self.n_jobs
+        )
         inner = np.asarray(sum(parts[1:], parts[0]))
         if fresh is not None:
             pair = slice(2 * fresh, 2 * fresh + 2)

@@ -19,6 +19,7 @@ from seqfield.optimisers._base import (
     Result,
     Stall,
     Step,
+    dual_of,
     history_size,
     require,
 )
@@ -42,18 +43,17 @@ class LBFGS:
         """Minimise from theta."""
         require("L-BFGS", objective, self.needs)
         value, gradient = objective.value_and_grad(theta)
-        history, stalled = (
-            History(self.memory or history_size(len(theta)), len(theta), self.n_jobs),
-            Stall(self.tol),
-        )
+        dual, n = dual_of(objective), len(theta)
+        history = History(self.memory or history_size(n), n, self.n_jobs, dual)
+        stalled = Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
                 return Result(theta, value, gradient, iteration - 1, True)
             direction = history.direction(gradient)
-            slope = dot(direction, gradient)
+            slope = dot(direction, dual(gradient))
             if slope >= 0.0:
                 history.clear()
-                direction, slope = -gradient, -dot(gradient, gradient)
+                direction, slope = -gradient, -dot(gradient, dual(gradient))
             if slope == 0.0:
                 return Result(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
@@ -88,6 +88,7 @@ def wolfe_step(
     while the value did fall, that point is taken; None if it never fell.
     """
     low, high = 0.0, np.inf
+    towards = dual_of(objective)(direction)
     best: tuple[Floats, float, Floats] | None = None
     for _ in range(max_tries):
         new = plus_scaled(theta, step, direction)
@@ -97,7 +98,7 @@ def wolfe_step(
         else:
             if new_value < value:
                 best = new, new_value, gradient
-            if dot(gradient, direction) >= curvature * slope:
+            if dot(gradient, towards) >= curvature * slope:
                 return new, new_value, gradient
             low = step
         step = 2.0 * low if high == np.inf else 0.5 * (low + high)
