@@ -1,11 +1,12 @@
-"""The kernel architecture against the linear one and against differences."""
+"""The kernel architectures against the linear one, each other and differences."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from seqfield.architectures.kernel import Kernel
+from seqfield.architectures._maps import DenseMap
+from seqfield.architectures.kernel import Features, Gram
 from seqfield.architectures.linear import Linear
 from seqfield.errors import InputError
 from seqfield.estimators._objective import Objective
@@ -36,36 +37,82 @@ def goal(architecture, rows, loss, offsets, targets, weights, c2=0.3):
     )
 
 
+def features(root, eta=1.0):
+    return Features(3, DenseMap(root.shape[1], 3), eta)
+
+
+def in_gram(gram, eta=1.0):
+    return Gram(3, len(gram), lambda v: gram @ v, eta)
+
+
+def numbers(offsets):
+    return np.arange(offsets[-1], dtype=float)[:, None]
+
+
+def rbf(x):
+    return np.exp(-0.3 * ((x[:, None] - x) ** 2).sum(-1))
+
+
 @pytest.mark.parametrize("loss", ["log", "softmax margin"])
 def test_linear_kernel_is_the_linear_model(loss):
     x, offsets, targets, weights = problem()
-    factor = eigen_factor(x @ x.T)
-    assert factor.root.shape[1] == x.shape[1]
+    root, dual = eigen_factor(x @ x.T)
+    assert root.shape[1] == x.shape[1]
     linear = Linear.build(Sequences(x, offsets), targets, 3, observed=False)
-    kernel = Kernel(3, factor)
+    whitened, plain = features(root), in_gram(x @ x.T)
     tight = LBFGS(max_iter=5000, tol=1e-14)
     goals = (
         goal(linear, x, LOSSES[loss], offsets, targets, weights),
-        goal(kernel, factor.root, LOSSES[loss], offsets, targets, weights),
+        goal(whitened, root, LOSSES[loss], offsets, targets, weights),
+        goal(plain, numbers(offsets), LOSSES[loss], offsets, targets, weights),
     )
-    a, b = (tight.minimise(g, np.zeros(g.architecture.n_parameters)) for g in goals)
-    assert a.value == pytest.approx(b.value, rel=1e-8)
+    a, b, c = (tight.minimise(g, np.zeros(g.architecture.n_parameters)) for g in goals)
     want = linear.score(a.theta, Sequences(x, offsets))
-    got = kernel.score(b.theta, Sequences(factor.root, offsets))
-    np.testing.assert_allclose(got.node, want.node, atol=1e-6)
-    np.testing.assert_allclose(got.edge, want.edge, atol=1e-6)
+    other = whitened.score(b.theta, Sequences(root, offsets))
+    for found, node, edge in (
+        (b, other.node, other.edge),
+        (c, *plain.lift(c.theta)),
+    ):
+        assert found.value == pytest.approx(a.value, rel=1e-8)
+        np.testing.assert_allclose(node, want.node, atol=1e-6)
+        np.testing.assert_allclose(edge, want.edge, atol=1e-6)
     # scores by the gram matrix: F = G A
-    coefficients, _ = kernel.coefficients(b.theta)
-    np.testing.assert_allclose(x @ x.T @ coefficients, got.node, atol=1e-9)
+    coefficients = dual @ b.theta[: root.shape[1] * 3].reshape(-1, 3)
+    np.testing.assert_allclose(x @ x.T @ coefficients, other.node, atol=1e-9)
+    np.testing.assert_allclose(x @ x.T @ plain.coefficients(c.theta), want.node, atol=1e-6)
+
+
+def test_both_take_the_same_steps():
+    """Descent in the function space is descent in whitened coordinates."""
+    x, offsets, targets, weights = problem(seed=4, n=40)
+    gram = rbf(x)
+    root, _ = eigen_factor(gram)
+    pair = (
+        goal(features(root, 0.5), root, LogLoss(), offsets, targets, weights),
+        goal(in_gram(gram, 0.5), numbers(offsets), LogLoss(), offsets, targets, weights),
+    )
+    paths = []
+    for one in pair:
+        steps = []
+        LBFGS(max_iter=8, tol=0.0).minimise(
+            one,
+            np.zeros(one.architecture.n_parameters),
+            lambda step, into=steps: into.append(step.value) or False,
+        )
+        paths.append(steps)
+    assert len(paths[0]) == 8
+    np.testing.assert_allclose(paths[1], paths[0], rtol=1e-9)
+    zeros = [np.zeros(one.architecture.n_parameters) for one in pair]
+    gaps = [one.gap(z, one.value_and_grad(z)[1]) for one, z in zip(pair, zeros, strict=True)]
+    assert gaps[0] == pytest.approx(gaps[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("eta", [0.0, 0.25, 4.0])
 def test_gradient(loss, eta):
     x, offsets, targets, weights = problem(seed=1)
-    gram = np.exp(-0.3 * ((x[:, None] - x) ** 2).sum(-1))
-    factor = eigen_factor(gram)
-    one = goal(Kernel(3, factor, eta), factor.root, LOSSES[loss], offsets, targets, weights)
+    root, _ = eigen_factor(rbf(x))
+    one = goal(features(root, eta), root, LOSSES[loss], offsets, targets, weights)
     rng = np.random.default_rng(0)
     theta = rng.normal(size=one.architecture.n_parameters)
     _, gradient = one.value_and_grad(theta)
@@ -76,17 +123,67 @@ def test_gradient(loss, eta):
         assert gradient[k] == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
 
+def function(architecture, gram, rng):
+    """A random function as the gram architecture's theta, with F = G A."""
+    a = rng.normal(size=(len(gram), 3))
+    b = rng.normal(size=architecture.n_parameters - 2 * a.size)
+    return np.concatenate([a.ravel(), (gram @ a).ravel(), b])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("eta", [0.0, 0.25, 4.0])
+def test_gradient_in_the_function_space(loss, eta):
+    """The derivative along any function is its inner product with the gradient."""
+    x, offsets, targets, weights = problem(seed=1)
+    gram = rbf(x)
+    one = goal(in_gram(gram, eta), numbers(offsets), LOSSES[loss], offsets, targets, weights)
+    rng = np.random.default_rng(0)
+    theta = function(one.architecture, gram, rng)
+    _, gradient = one.value_and_grad(theta)
+    half = gram.shape[0] * 3
+    want = gram @ gradient[:half].reshape(-1, 3)
+    np.testing.assert_allclose(gradient[half : 2 * half].reshape(-1, 3), want, rtol=1e-9)
+    for _ in range(5):
+        v = function(one.architecture, gram, rng)
+        slope = (one.value(theta + 1e-5 * v) - one.value(theta - 1e-5 * v)) / 2e-5
+        assert v @ one.dual(gradient) == pytest.approx(slope, rel=1e-6)
+
+
+def test_equal_tokens_share_a_row():
+    x, offsets, targets, weights = problem(seed=5)
+    x = x.round()
+    kept, inverse = np.unique(x, axis=0, return_inverse=True)
+    assert len(kept) < len(x)
+    tight = LBFGS(max_iter=2000, tol=1e-14)
+    every = goal(in_gram(rbf(x)), numbers(offsets), LogLoss(), offsets, targets, weights)
+    few = goal(
+        in_gram(rbf(kept)), inverse[:, None].astype(float), LogLoss(), offsets, targets, weights
+    )
+    a, b = (tight.minimise(g, np.zeros(g.architecture.n_parameters)) for g in (every, few))
+    assert a.value == pytest.approx(b.value, rel=1e-10)
+    np.testing.assert_allclose(
+        few.architecture.lift(b.theta).table[inverse],
+        every.architecture.lift(a.theta).table,
+        atol=1e-6,
+    )
+
+
 def test_norm_is_that_of_the_function_space():
-    """|theta|^2 = tr(A' G A) + eta |B|^2."""
+    """|theta|^2 = tr(A' G A) + eta |B|^2, and T = eta B."""
     x, *_ = problem(seed=2)
     gram = (1 + x @ x.T) ** 2
-    factor = eigen_factor(gram)
-    kernel = Kernel(3, factor, eta=0.5)
-    theta = np.random.default_rng(3).normal(size=kernel.n_parameters)
-    a, b = kernel.coefficients(theta)
+    root, dual = eigen_factor(gram)
+    rng = np.random.default_rng(3)
+    whitened = features(root, 0.5)
+    theta = rng.normal(size=whitened.n_parameters)
+    a = dual @ theta[: root.shape[1] * 3].reshape(-1, 3)
+    b = whitened.transitions(theta) / 0.5
     norm = np.trace(a.T @ gram @ a) + 0.5 * (b**2).sum()
     assert theta @ theta == pytest.approx(norm, rel=1e-9)
-    np.testing.assert_allclose(kernel.transitions(theta), 0.5 * b, rtol=1e-12)
+    plain = in_gram(gram, 0.5)
+    same = np.concatenate([a.ravel(), (gram @ a).ravel(), np.sqrt(0.5) * b.ravel()])
+    assert same @ plain.dual(same) == pytest.approx(norm, rel=1e-9)
+    np.testing.assert_allclose(plain.lift(same).transitions, 0.5 * b, rtol=1e-12)
 
 
 def test_what_is_no_gram_matrix_is_refused():

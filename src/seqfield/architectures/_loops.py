@@ -109,6 +109,14 @@ def scatter_add(out: Any, index: Any, values: Any) -> None:
 
 
 @loop
+def scatter_rows(out: Any, index: Any, values: Any) -> None:
+    """out[index[k]] += values[k] row by row, in order of k."""
+    for k in range(index.shape[0]):
+        for c in range(values.shape[1]):
+            out[index[k], c] += values[k, c]
+
+
+@loop
 def set_rows(indptr: Any, row: Any, values: Any, binary: Any, weights: Any, out: Any) -> None:
     """out[t] = sum_k values[k] weights[row[k]]"""
     n_columns = weights.shape[1]

@@ -1,39 +1,45 @@
 """The kernel architecture F = G A, T = eta B over the tokens of a gram matrix G.
 
-In whitened coordinates it is a linear one. With G = root root' and A = dual b the scores are
-root b, and the squared norm tr(A' G A) + eta |B|^2 is |theta|^2 for theta = [b | sqrt(eta) B]: the
-plain gradient is well scaled, and penalty and optimality gap are those of any L2 model. The rows
-of ``root`` take the place of features.
+The norm of a function is tr(A' G A) + eta |B|^2, and in A the plain gradient G (lambda A + P - Y)
+is badly scaled. There are two ways out, the same descent in other coordinates:
+
+* `Features`: rows phi(x) with phi(x) . phi(z) = g(x, z) take the place of features. With G =
+  root root' and A = dual b the scores are root b and the norm is |b|^2.
+* `Gram`: no factor at all. Gradients are taken in the inner product of the function space, where
+  the gradient of R is just lambda A + P - Y. A function is carried as the pair (A, F = G A), so
+  scores and inner products need no product with G: an iteration takes one, for its gradient.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
-from seqfield.architectures._maps import DenseMap
-from seqfield.architectures.linear import Design, Linear, Tables
+from seqfield.architectures.linear import Design, Linear, Map, Tables
+from seqfield.architectures.lookup import Lookup, LookupDesign, Values
 from seqfield.errors import CapabilityError
-from seqfield.linalg.factor import Factor
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
 
-class Kernel(Linear):
-    """Scores in the span of a kernel at given tokens; every transition has a weight.
+class Features(Linear):
+    """Scores linear in features whose inner products are the kernel.
+
+    theta = [b | sqrt(eta) B], and |theta|^2 is the squared norm of the function.
 
     Parameters
     ----------
-    factor : the factor of the tokens' gram matrix
-    eta : scale of the transitions in the kernel
+    node : map from features to S columns, with a weight for each pair
+    eta : scale of the transitions in the kernel; 0 leaves them out
     """
 
-    def __init__(self, n_labels: int, factor: Factor, eta: float = 1.0) -> None:
-        self.factor = factor
+    def __init__(self, n_labels: int, node: Map, eta: float = 1.0) -> None:
         self.root_eta = float(np.sqrt(number("eta", eta, low=0)))
-        super().__init__(n_labels, DenseMap(factor.root.shape[1], n_labels), np.arange(n_labels**2))
+        super().__init__(n_labels, node, _pairs(n_labels, eta))
 
     def transitions(self, theta: Floats) -> Floats:
         """T = eta B."""
@@ -47,7 +53,53 @@ class Kernel(Linear):
         """Not for this architecture: its transitions are scaled."""
         raise CapabilityError("the kernel architecture has no single weights to step or to choose")
 
-    def coefficients(self, theta: Floats) -> tuple[Floats, Floats]:
-        """A (N, S) and B (S, S): the scores of new tokens with gram rows g are g A."""
-        b = theta[: self.node.n_weights].reshape(self.node.shape)
-        return self.factor.dual @ b, super().transitions(theta) / (self.root_eta or 1.0)
+
+class Gram(Lookup):
+    """Scores in the span of a kernel at given tokens, without a factor of the gram matrix.
+
+    theta = [A | F | sqrt(eta) B] with F = G A always.
+
+    Parameters
+    ----------
+    size : n, the number of gram rows
+    multiply : V (n, S) -> G V
+    eta : scale of the transitions in the kernel; 0 leaves them out
+    """
+
+    def __init__(
+        self, n_labels: int, size: int, multiply: Callable[[Floats], Floats], eta: float = 1.0
+    ) -> None:
+        super().__init__(n_labels, size)
+        self.multiply = multiply
+        self.root_eta = float(np.sqrt(number("eta", eta, low=0)))
+        self.pairs = _pairs(n_labels, eta)
+        self._cuts = np.cumsum([size * n_labels, size * n_labels, len(self.pairs)])
+        self.n_parameters = int(self._cuts[-1])
+
+    def dual(self, theta: Floats) -> Floats:
+        """[F | 0 | B]: the inner product of two functions is tr(A' F) + eta B . B."""
+        half, end = self._cuts[:2]
+        return np.concatenate([theta[half:end], np.zeros(half), theta[end:]])
+
+    def lift(self, theta: Floats) -> Values:
+        """F and T = eta B."""
+        half, end = self._cuts[:2]
+        transitions = np.zeros(self.n_labels**2)
+        transitions[self.pairs] = self.root_eta * theta[end:]
+        table = theta[half:end].reshape(self.size, self.n_labels)
+        return Values(table, transitions.reshape(self.n_labels, self.n_labels))
+
+    def collect(self, parts: list[tuple[LookupDesign, Floats]]) -> Floats:
+        """The gradient in the function space: [E | G E | sqrt(eta) E_B]."""
+        e, e_transitions = self.gather(parts)
+        last = self.root_eta * e_transitions.ravel()[self.pairs]
+        return np.concatenate([e.ravel(), self.multiply(e).ravel(), last])
+
+    def coefficients(self, theta: Floats) -> Floats:
+        """A (n, S): the scores of new tokens with gram rows g are g A."""
+        return theta[: self._cuts[0]].reshape(self.size, self.n_labels)
+
+
+def _pairs(n_labels: int, eta: float) -> NDArray[np.int64]:
+    """Every transition, or none."""
+    return np.arange(n_labels**2 if eta > 0 else 0)

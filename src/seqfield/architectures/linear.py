@@ -165,6 +165,10 @@ class Linear:
         """Weights have the plain inner product."""
         return theta
 
+    def lift(self, theta: Floats) -> Floats:
+        """What `scores` reads: the weights as they are."""
+        return theta
+
     def collect(self, parts: list[tuple[Design, Floats]]) -> Floats:
         """The gradient (n_parameters,) summed over pullbacks in the given order."""
         gradient = np.zeros(self.n_parameters)

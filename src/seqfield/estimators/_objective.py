@@ -136,6 +136,12 @@ class Objective:
         other.loss, other.prior, other._shards = loss, prior, shards
         return other
 
+    def over(self, architecture: Any, prior: ElasticNet) -> Self:
+        """The same data under another architecture that lays them out alike, and its prior."""
+        shards, other = self._shards, copy.copy(self)
+        other.architecture, other.prior, other._shards = architecture, prior, shards
+        return other
+
     def restricted(self, chosen: NDArray[np.int64]) -> Restricted:
         """The objective as a function of the chosen weights, all others being zero."""
         return Restricted(self, chosen)
@@ -172,7 +178,8 @@ class Objective:
 
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient of everything but the L1 penalty."""
-        parts = run(partial(self._pull, theta), self._shards, self.n_jobs)
+        lifted = self.architecture.lift(theta)
+        parts = run(partial(self._pull, lifted), self._shards, self.n_jobs)
         values, ones = np.array([part[0] for part in parts]), np.ones(len(parts))
         if not self.loss.additive:
             for part, share in zip(parts, self.loss.shares(values, ones), strict=True):
@@ -185,9 +192,10 @@ class Objective:
 
     def value(self, theta: Floats) -> float:
         """The value alone, without the L1 penalty."""
+        lifted = self.architecture.lift(theta)
 
         def work(shard: Shard) -> float:
-            values = self.loss.values(self._scores(theta, shard), shard.targets)
+            values = self.loss.values(self._scores(lifted, shard), shard.targets)
             return self.loss.total(values, shard.weights)
 
         values = np.array(run(work, self._shards, self.n_jobs))
@@ -195,9 +203,10 @@ class Objective:
 
     def error(self, theta: Floats) -> float:
         """Weighted share of known labels that the best labelling gets wrong."""
+        lifted = self.architecture.lift(theta)
 
         def work(shard: Shard) -> tuple[float, float]:
-            scores = self._scores(theta, shard)
+            scores = self._scores(lifted, shard)
             known = shard.targets.mask(scores.n_labels)
             told = np.repeat(shard.weights, np.diff(scores.offsets)) * ~known.all(axis=1)
             right = known[np.arange(len(known)), viterbi(scores).labels]
@@ -233,9 +242,10 @@ class Objective:
 
     def batch_gradients(self, theta: Floats, group: list[Batch]) -> list[Part]:
         """Values and gradients of some batches at the same theta."""
+        lifted = self.architecture.lift(theta)
 
         def work(batch: Batch) -> Part:
-            value, gradient = self._pull(theta, batch.shard)
+            value, gradient = self._pull(lifted, batch.shard)
             return Part(value, batch.shard.design.touched, gradient, batch.penalty)
 
         tokens = sum(len(batch.shard.targets.codes) for batch in group)
@@ -246,12 +256,12 @@ class Objective:
         design = self.architecture.design(self._data[chosen])
         return Shard(design, self._targets[chosen], self._weights[chosen])
 
-    def _scores(self, theta: Floats, shard: Shard) -> ChainScores:
-        scores: ChainScores = self.architecture.scores(theta, shard.design)
+    def _scores(self, lifted: Any, shard: Shard) -> ChainScores:
+        scores: ChainScores = self.architecture.scores(lifted, shard.design)
         return scores if self.constraint is None else self.constraint.impose(scores)
 
-    def _pull(self, theta: Floats, shard: Shard) -> tuple[float, Floats]:
-        value, d_node, d_edge = self.loss(self._scores(theta, shard), shard.targets, shard.weights)
+    def _pull(self, lifted: Any, shard: Shard) -> tuple[float, Floats]:
+        value, d_node, d_edge = self.loss(self._scores(lifted, shard), shard.targets, shard.weights)
         return value, self.architecture.pullback(shard.design, d_node, d_edge)
 
 

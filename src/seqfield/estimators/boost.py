@@ -11,8 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
-from seqfield.estimators._linear import Floats, LinearEstimator, Recipe
+from seqfield.estimators._linear import LinearEstimator
 from seqfield.estimators._objective import Objective
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from seqfield._checks import number
+from seqfield.estimators._descent import Recipe
 from seqfield.estimators._files import register
-from seqfield.estimators._linear import LinearEstimator, Recipe
+from seqfield.estimators._linear import LinearEstimator
 from seqfield.optimisers.perceptron import Perceptron
 from seqfield.sequences import Sequences
 
