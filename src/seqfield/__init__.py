@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 #: public names and where they live; each is imported when first used
 _HOMES = {
     "CRF": "seqfield.estimators",
+    "GPSC": "seqfield.estimators",
     "HMM": "seqfield.estimators",
     "AdaBoost": "seqfield.estimators",
     "SequenceBoost": "seqfield.estimators",
@@ -37,6 +38,7 @@ _HOMES = {
     "load": "seqfield.estimators",
     "ChainScores": "seqfield.chain",
     "chain": "seqfield.chain",
+    "kernels": "seqfield.kernels",
     "metrics": "seqfield.metrics",
     "errors": "seqfield.errors",
     "SeqfieldError": "seqfield.errors",

@@ -3,7 +3,8 @@
 from seqfield.estimators._files import load
 from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
+from seqfield.estimators.gpsc import GPSC
 from seqfield.estimators.hmm import HMM
 from seqfield.estimators.perceptron import StructuredPerceptron
 
-__all__ = ["CRF", "HMM", "AdaBoost", "SequenceBoost", "StructuredPerceptron", "load"]
+__all__ = ["CRF", "GPSC", "HMM", "AdaBoost", "SequenceBoost", "StructuredPerceptron", "load"]

@@ -17,11 +17,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from seqfield import chain
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
 from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
-from seqfield.estimators import _files
+from seqfield.estimators import _average, _files
 from seqfield.estimators._calibration import fit_temperature, held_out, tempered
 from seqfield.estimators._objective import Constraint
 from seqfield.features import Encoder, Numeric, resolve
@@ -68,6 +67,10 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _scores(self, data: Sequences) -> ChainScores:
         """Chain scores of encoded data, without constraints."""
+
+    def _draws(self, data: Sequences) -> list[ChainScores]:
+        """The same for each posterior draw, where p(y | x) is an average; else just one."""
+        return [self._scores(data)]
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -212,29 +215,29 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ``decoding="viterbi"`` gives the most probable labelling, ``"posterior"`` the one with the
         most expected right labels.
         """
-        return self._decode(self._chain(X, lengths), decoding)
+        return self._decode(self._chains(X, lengths), decoding)
 
-    def _decode(self, scores: ChainScores, decoding: Decoding) -> list[Any]:
+    def _decode(self, chains: list[ChainScores], decoding: Decoding) -> list[Any]:
         if decoding == "viterbi":
-            codes = chain.viterbi(scores, n_jobs=self.n_jobs).labels
+            codes = _average.viterbi(chains, self.n_jobs)
         elif decoding == "posterior":
-            codes = chain.posterior_decode(self._posterior(scores), n_jobs=self.n_jobs)
+            codes = _average.posterior_decode(self._posterior(chains), self.n_jobs)
         else:
             raise InputError(f"decoding must be 'viterbi' or 'posterior', got {decoding!r}")
-        return self._labels.decode(codes, scores.offsets)
+        return self._labels.decode(codes, chains[0].offsets)
 
     def predict_proba(self, X: Any, *, lengths: Any = None) -> list[Floats]:
         """p(y_t = j | x): for each sequence a (T, S) array, columns in order of ``classes_``."""
-        scores = self._posterior(self._chain(X, lengths))
-        node = chain.marginals(scores, n_jobs=self.n_jobs).node
-        return np.split(node, scores.offsets[1:-1])
+        chains = self._posterior(self._chains(X, lengths))
+        node = _average.marginals(chains, self.n_jobs)
+        return np.split(node, chains[0].offsets[1:-1])
 
     def predict_nbest(
         self, X: Any, n: int = 5, *, lengths: Any = None
     ) -> list[list[tuple[list[Any], float]]]:
         """For each sequence its n best labellings with their log-probabilities, best first."""
-        scores = self._posterior(self._chain(X, lengths))
-        found = chain.nbest(scores, n, n_jobs=self.n_jobs)
+        chains = self._posterior(self._chains(X, lengths))
+        found = _average.nbest(chains, n, self.n_jobs)
         names = self._labels.names
         return [[([names[k] for k in codes], p) for codes, p in best] for best in found]
 
@@ -242,10 +245,10 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 1, *, random_state: Any = None, lengths: Any = None
     ) -> list[list[list[Any]]]:
         """For each sequence n labellings drawn from p(y | x)."""
-        scores = self._posterior(self._chain(X, lengths))
-        codes = chain.sample(scores, n, random_state=random_state, n_jobs=self.n_jobs)
-        drawn = [self._labels.decode(row, scores.offsets) for row in codes]
-        return [[draw[i] for draw in drawn] for i in range(scores.n_sequences)]
+        chains = self._posterior(self._chains(X, lengths))
+        codes = _average.sample(chains, n, random_state, self.n_jobs)
+        drawn = [self._labels.decode(row, chains[0].offsets) for row in codes]
+        return [[draw[i] for draw in drawn] for i in range(chains[0].n_sequences)]
 
     def log_likelihood(self, X: Any, y: Any, *, lengths: Any = None) -> Floats:
         """log p(y | x) of each sequence (n,).
@@ -253,25 +256,18 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
         -inf.
         """
-        scores = self._posterior(self._chain(X, lengths))
-        targets = self._labels.encode(
-            nested(y, scores.offsets, flat=lengths is not None), self.missing_label
-        )
-        if targets.allowed is None:
-            return chain.log_prob(scores, targets.codes, n_jobs=self.n_jobs)
-        free = chain.log_partition(scores, n_jobs=self.n_jobs)
-        held = chain.log_partition(
-            scores, allowed=targets.allowed, n_jobs=self.n_jobs, strict=False
-        )
-        return held - free
+        chains = self._posterior(self._chains(X, lengths))
+        rows = nested(y, chains[0].offsets, flat=lengths is not None)
+        targets = self._labels.encode(rows, self.missing_label)
+        return _average.log_prob(chains, targets, self.n_jobs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, lengths: Any = None) -> float:
         """Token accuracy over the labelled tokens; sequence i counts ``sample_weight[i]`` times."""
-        scores = self._chain(X, lengths)
-        rows = nested(y, scores.offsets, flat=lengths is not None)
+        chains = self._chains(X, lengths)
+        rows = nested(y, chains[0].offsets, flat=lengths is not None)
         self._labels.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
         rows = [[None if is_missing(v, self.missing_label) else v for v in row] for row in rows]
-        predicted = self._decode(scores, "viterbi")
+        predicted = self._decode(chains, "viterbi")
         if sample_weight is None:
             return token_accuracy(rows, predicted)
         known = [sum(v is not None for v in row) for row in rows]
@@ -299,23 +295,23 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return X  # encoded already, by this model's features_
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
-    def _chain(self, X: Any, lengths: Any = None) -> ChainScores:
-        """Scores of X under the model's constraints."""
-        return self._constrained(self._scores(self._encode(X, lengths)))
+    def _chains(self, X: Any, lengths: Any = None) -> list[ChainScores]:
+        """Scores of X under the model's constraints, of each posterior draw."""
+        return [self._constrained(part) for part in self._draws(self._encode(X, lengths))]
 
     def _constrained(self, scores: ChainScores) -> ChainScores:
         return scores if self._constraint is None else self._constraint.impose(scores)
 
-    def _posterior(self, scores: ChainScores) -> ChainScores:
-        """Scores whose chain distribution is p(y | x)."""
+    def _posterior(self, chains: list[ChainScores]) -> list[ChainScores]:
+        """Scores whose chain distributions average to p(y | x)."""
         if self.temperature_ is not None:
-            return tempered(scores, self.temperature_)
+            return [tempered(scores, self.temperature_) for scores in chains]
         if not self.probabilistic:
             raise CapabilityError(
                 f"{type(self).__name__} gives scores, not probabilities: fit it with "
                 "calibrate=True to have probabilities calibrated on held-out folds"
             )
-        return scores
+        return chains
 
 
 def _checked_weights(sample_weight: Any, n: int) -> Floats:

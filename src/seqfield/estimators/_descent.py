@@ -56,7 +56,7 @@ class DescentEstimator(SequenceEstimator):
 
     @abstractmethod
     def _recipe(self, data: Sequences) -> Recipe:
-        """Optimiser, loss and prior, from checked constructor arguments."""
+        """Optimiser, loss and prior, from checked constructor arguments and prepared data."""
 
     def _start(self, goal: Objective, theta: Floats) -> Floats:
         """Where to start, given the weights that are there (zeros at first)."""
@@ -67,9 +67,9 @@ class DescentEstimator(SequenceEstimator):
         return held.error
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        optimiser, loss, prior = self._recipe(data)
         again = self.warm_start and hasattr(self, "theta_")
         data = self._prepare(data, targets)
+        optimiser, loss, prior = self._recipe(data)
 
         def objective(chosen: Any, penalty: ElasticNet) -> Objective:
             return Objective(

@@ -18,6 +18,7 @@ from seqfield.errors import InputError, ModelFileError, SeqfieldError
 from seqfield.estimators._calibration import LIMIT
 from seqfield.estimators._objective import Constraint
 from seqfield.features import ENCODERS, Encoder
+from seqfield.kernels import Kernel, restore
 from seqfield.labels import LabelSet
 from seqfield.persist import (
     label_from_json,
@@ -119,6 +120,10 @@ def _param_to_json(value: Any) -> Any:
     if isinstance(value, Encoder):
         inner = {k: _param_to_json(v) for k, v in value.get_params(deep=False).items()}
         return {"encoder": type(value).__name__, "params": inner}
+    if isinstance(value, Kernel):
+        header, arrays = value.state()
+        # one that holds arrays is saved once, as the fitted kernel
+        return {"kernel": None if arrays else header}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.generic):
@@ -139,6 +144,8 @@ def _param_from_json(thing: Any) -> Any:
         if "encoder" in thing:
             inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
             return ENCODERS[thing["encoder"]](**inner)
+        if "kernel" in thing:
+            return None if thing["kernel"] is None else restore(thing["kernel"], {})
         if "list" in thing:
             return [_param_from_json(v) for v in thing["list"]]
         if "items" in thing:

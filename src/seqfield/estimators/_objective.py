@@ -15,6 +15,7 @@ from seqfield._parallel import check_jobs, run
 from seqfield.chain import ChainScores, viterbi
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError
+from seqfield.estimators._curvature import Block, Curvature, Full
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.priors import ElasticNet
@@ -200,6 +201,28 @@ class Objective:
 
         values = np.array(run(work, self._shards, self.n_jobs))
         return self.loss.total(values, np.ones(len(values))) + self.prior.smooth(theta, self.dual)
+
+    def curvature(self, theta: Floats, block: bool = False, *, fisher: bool = False) -> Curvature:
+        """The second derivative at theta, as products with vectors.
+
+        ``block`` leaves out all covariances between different positions. With labels not known
+        exactly the loss is a difference of two convex functions and its second derivative may be
+        indefinite; ``fisher`` keeps the first of them alone, the covariance of p(y | x) free of
+        what is known: positive semi-definite, as the posterior covariance of a Laplace
+        approximation must be. ``block`` does so always.
+        """
+        lifted = self.architecture.lift(theta)
+        kind = Block if block else Full
+
+        def work(shard: Shard) -> Any:
+            scores = self._scores(lifted, shard)
+            if block or fisher:
+                return kind(self.loss.free(scores, shard.targets), shard.weights)
+            return partial(self.loss.tangent, scores, shard.targets, shard.weights)
+
+        covariances = run(work, self._shards, self.n_jobs)
+        designs = [shard.design for shard in self._shards]
+        return Curvature(self.architecture, self.prior.c2, designs, covariances, self.n_jobs)
 
     def error(self, theta: Floats) -> float:
         """Weighted share of known labels that the best labelling gets wrong."""

@@ -12,6 +12,9 @@ from seqfield.errors import InputError
 
 Floats = NDArray[np.float64]
 
+#: what is added to the diagonal, as parts of its mean, until there is a Cholesky factor
+JITTER = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+
 
 class Factor(NamedTuple):
     """G = root root', and ``dual`` (N, r) with root' dual = I: a function root b is G (dual b)."""
@@ -35,3 +38,30 @@ def eigen_factor(gram: Floats, tol: float = 1e-10) -> Factor:
     kept = values > tol * values[-1]
     scale = np.sqrt(values[kept])
     return Factor(vectors[:, kept] * scale, vectors[:, kept] / scale)
+
+
+def cholesky_factor(gram: Floats) -> Factor:
+    """The lower triangular factor of G, or of G with at most 1e-6 of its mean diagonal added to
+    the diagonal: what rounding takes from singular matrices.
+
+    O(N^3) time, several times less than `eigen_factor`; two more matrices of the size of G.
+
+    >>> root, dual = cholesky_factor(np.array([[4.0, 2.0], [2.0, 5.0]]))
+    >>> root.tolist(), (root.T @ dual).tolist()
+    ([[2.0, 0.0], [1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    mean = float(np.diagonal(gram).mean())
+    if not mean > 0.0:
+        raise InputError("a gram matrix must be positive semi-definite and not zero")
+    for part in JITTER:
+        matrix = np.array(gram, dtype=np.float64, order="F")
+        matrix[np.diag_indices_from(matrix)] += part * mean
+        root, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
+        # a singular matrix may pass with a pivot of rounding errors, of which the dual has 1 / it
+        if failed == 0 and np.diagonal(root).min() ** 2 > 0.5 * JITTER[1] * mean:
+            inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
+            return Factor(root, inverse.T)
+    raise InputError(
+        "a gram matrix must be positive semi-definite: it has no Cholesky factor even with 1e-6 "
+        "of its mean diagonal added"
+    )

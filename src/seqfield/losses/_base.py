@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.chain import ChainScores
+from seqfield.chain import ChainScores, tangent
+from seqfield.errors import CapabilityError
 from seqfield.labels import Targets
 
 Floats = NDArray[np.float64]
@@ -18,6 +19,13 @@ class ScoreGradient(NamedTuple):
     """Value of a loss, and its derivatives by node (N, S) and edge scores ((S, S) or (N, S, S))."""
 
     value: float
+    node: Floats
+    edge: Floats
+
+
+class ScoreTangent(NamedTuple):
+    """Derivative of a score gradient along a direction: node (N, S), edge (S, S) or (N, S, S)."""
+
     node: Floats
     edge: Floats
 
@@ -50,3 +58,46 @@ class Loss(ABC):
     def shares(self, values: Floats, weights: Floats) -> Floats:
         """The derivative of the total by each part (n,)."""
         return weights
+
+    def tangent(
+        self, scores: ChainScores, targets: Targets, weights: Floats, d_node: Floats, d_edge: Floats
+    ) -> ScoreTangent:
+        """The derivative of the score gradient along (d_node, d_edge)."""
+        raise self._no_curvature()
+
+    def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
+        """Scores of the distribution whose covariance is the loss's second derivative where every
+        label is known."""
+        raise self._no_curvature()
+
+    def _no_curvature(self) -> CapabilityError:
+        return CapabilityError(
+            f"{type(self).__name__} gives no second derivative: Newton's method and the Laplace "
+            "approximation need the log loss"
+        )
+
+
+def covariance(
+    scores: ChainScores,
+    weights: Floats,
+    d_node: Floats,
+    d_edge: Floats,
+    allowed: NDArray[np.bool_] | None = None,
+) -> ScoreTangent:
+    """sum_i w_i W_i d: the covariances of node indicators and transition counts within each
+    sequence, all pairs of positions, times a direction.
+
+    >>> scores = ChainScores(np.zeros((1, 2)), np.zeros((2, 2)))
+    >>> covariance(scores, np.full(1, 2.0), np.array([[0.0, 1.0]]), np.zeros((2, 2))).node
+    array([[-0.5,  0.5]])
+    """
+    pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
+    # the result is linear in the direction, so the weights can go there
+    if (weights == weights[0]).all():
+        d_node, d_edge = weights[0] * d_node, weights[0] * d_edge
+    else:
+        per_token = np.repeat(weights, np.diff(scores.offsets))
+        d_node, d_edge = per_token[:, None] * d_node, per_token[:, None, None] * d_edge
+    found = tangent(scores, d_node, d_edge, allowed=allowed, pairs=pairs)
+    assert found.pairs is not None
+    return ScoreTangent(found.node, found.pairs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqfield.chain import ChainScores, log_partition, log_prob, marginals, subtract_path
 from seqfield.labels import Targets
-from seqfield.losses._base import Floats, Loss, ScoreGradient
+from seqfield.losses._base import Floats, Loss, ScoreGradient, ScoreTangent, covariance
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LogLoss(Loss):
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
         """Value and score gradient, sequence i counting ``weights[i]`` times."""
         pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
-        free = marginals(self._augmented(scores, targets), pairs=pairs, weights=weights)
+        free = marginals(self.free(scores, targets), pairs=pairs, weights=weights)
         assert free.pairs is not None
         per_token = np.repeat(weights, np.diff(targets.offsets))
         node = free.node
@@ -57,10 +57,21 @@ class LogLoss(Loss):
         """The loss of each sequence (n,), without gradient."""
         if self.cost == 0.0 and targets.allowed is None:
             return -log_prob(scores, targets.codes)
-        free = log_partition(self._augmented(scores, targets))
+        free = log_partition(self.free(scores, targets))
         return free - log_partition(scores, allowed=targets.mask(scores.n_labels))
 
-    def _augmented(self, scores: ChainScores, targets: Targets) -> ChainScores:
+    def tangent(
+        self, scores: ChainScores, targets: Targets, weights: Floats, d_node: Floats, d_edge: Floats
+    ) -> ScoreTangent:
+        """The derivative of the score gradient along (d_node, d_edge)."""
+        node, edge = covariance(self.free(scores, targets), weights, d_node, d_edge)
+        if targets.allowed is None:  # the gold path's score is linear
+            return ScoreTangent(node, edge)
+        held = covariance(scores, weights, d_node, d_edge, targets.allowed)
+        return ScoreTangent(node - held.node, edge - held.edge)
+
+    def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
+        """The scores whose partition function is log Z, the cost added to wrong labels."""
         if self.cost == 0.0:
             return scores
         node = scores.node + self.cost * ~targets.mask(scores.n_labels)

@@ -1,0 +1,163 @@
+"""Second derivatives of an objective as products with vectors: H = c2 I + J' W J.
+
+J is the linear map from theta to scores. W, block diagonal over sequences, is the covariance of
+node indicators and transition counts under p(y | x, theta); no matrix is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield._parallel import run
+from seqfield.chain import ChainScores, marginals, sample
+from seqfield.losses._base import ScoreTangent, covariance
+
+Floats = NDArray[np.float64]
+
+#: labellings behind one draw from (nearly) a Gaussian of covariance W
+LABELLINGS = 16
+#: numbers in the pullbacks that are held at once
+PULLED = 2**24
+
+
+class Full:
+    """All pairs of positions within each sequence: one tangent pass a product."""
+
+    def __init__(self, scores: ChainScores, weights: Floats) -> None:
+        self.scores, self.weights = scores, weights
+
+    def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """W times a direction of scores."""
+        return covariance(self.scores, self.weights, d_node, d_edge)
+
+    def draw(self, rng: np.random.Generator) -> ScoreTangent:
+        """sqrt(w_i / m) sum_j (indicators of y_j - their mean), m labellings y_j ~ p(y | x).
+
+        W is the covariance of just these indicators, whatever m; the sum makes them Gaussian.
+        """
+        scores, s = self.scores, self.scores.n_labels
+        root = np.sqrt(self.weights / LABELLINGS)
+        mean = marginals(
+            scores, pairs="sum" if scores.stationary else "each", weights=LABELLINGS * root
+        )
+        assert mean.pairs is not None
+        y = sample(scores, LABELLINGS, random_state=rng).astype(np.int64)
+        lengths, n = np.diff(scores.offsets), scores.n_tokens
+        scale = np.repeat(root, lengths)
+        node = np.bincount((np.arange(n) * s + y).ravel(), minlength=n * s).reshape(n, s)
+        later = np.ones(n, bool)
+        later[scores.offsets[:-1]] = False
+        t = np.flatnonzero(later)
+        pair = y[:, t - 1] * s + y[:, t]
+        d_node = scale[:, None] * (node - LABELLINGS * mean.node)
+        if scores.stationary:
+            weights = np.broadcast_to(scale[t], pair.shape)
+            count = np.bincount(pair.ravel(), weights.ravel(), s * s)
+            return ScoreTangent(d_node, count.reshape(s, s) - mean.pairs)
+        each = np.bincount((t * s * s + pair).ravel(), minlength=n * s * s).reshape(n, s, s)
+        return ScoreTangent(d_node, scale[:, None, None] * (each - LABELLINGS * mean.pairs))
+
+
+class Block:
+    """No covariances beyond one token or one pair: diag(P) - P P' for the label of a token, the
+    same for the pair of labels at a position (Altun 2005, 5.3.4)."""
+
+    def __init__(self, scores: ChainScores, weights: Floats) -> None:
+        found = marginals(scores, pairs="each")
+        assert found.pairs is not None
+        self.node, self.pairs = found.node, found.pairs
+        self.stationary = scores.stationary
+        self.weights = np.repeat(weights, np.diff(scores.offsets))
+
+    def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """W times a direction of scores."""
+        # (diag(p) - p p') d = p (d - p . d)
+        node = self.node * (d_node - (self.node * d_node).sum(axis=1, keepdims=True))
+        pairs = self.pairs * d_edge
+        pairs -= self.pairs * pairs.sum(axis=(1, 2), keepdims=True)
+        return self._weighted(self.weights, node, pairs)
+
+    def draw(self, rng: np.random.Generator) -> ScoreTangent:
+        """A Gaussian: sqrt(p) z - p (sqrt(p) . z) has the covariance diag(p) - p p'."""
+        node = np.sqrt(self.node) * rng.normal(size=self.node.shape)
+        pairs = np.sqrt(self.pairs) * rng.normal(size=self.pairs.shape)
+        return self._weighted(
+            np.sqrt(self.weights),
+            node - self.node * node.sum(axis=1, keepdims=True),
+            pairs - self.pairs * pairs.sum(axis=(1, 2), keepdims=True),
+        )
+
+    def _weighted(self, weights: Floats, node: Floats, pairs: Floats) -> ScoreTangent:
+        each = weights[:, None, None] * pairs
+        return ScoreTangent(weights[:, None] * node, each.sum(axis=0) if self.stationary else each)
+
+
+class Curvature:
+    """v -> H v at a point, in the representation that gradients have; v (n,) or (k, n)."""
+
+    def __init__(
+        self,
+        architecture: Any,
+        c2: float,
+        designs: list[Any],
+        covariances: list[Any],
+        n_jobs: int | None = None,
+    ) -> None:
+        self.architecture, self.c2, self.n_jobs = architecture, c2, n_jobs
+        self._designs, self._covariances = designs, covariances
+        self._lift = getattr(architecture, "lift_all", partial(_each, architecture.lift))
+        self._collect = getattr(architecture, "collect_all", partial(_each, architecture.collect))
+
+    def __call__(self, v: Floats) -> Floats:
+        """H v."""
+        rows = np.atleast_2d(v)
+        size = PULLED // max(1, self.architecture.n_parameters * len(self._designs))
+        out = np.empty_like(rows)
+        for a in range(0, len(rows), max(1, size)):
+            lifted = self._lift(rows[a : a + max(1, size)])
+            out[a : a + len(lifted)] = self._pull([partial(self._along, one) for one in lifted])
+        out += self.c2 * rows
+        return out.reshape(v.shape)
+
+    def draws(self, n: int, rng: np.random.Generator) -> Floats:
+        """n random vectors of covariance J' W J (n, n_parameters)."""
+        out = np.empty((n, self.architecture.n_parameters))
+        for row in out:
+            own = rng.spawn(len(self._designs))
+            row[:] = self._pull([partial(self._drawn, own)])[0]
+        return out
+
+    def _drawn(self, rngs: list[np.random.Generator], k: int) -> ScoreTangent:
+        """A draw of covariance W of shard k."""
+        drawn: ScoreTangent = self._covariances[k].draw(rngs[k])
+        return drawn
+
+    def _along(self, lifted: Any, k: int) -> ScoreTangent:
+        """W times the score direction of shard k."""
+        direction = self.architecture.scores(lifted, self._designs[k])
+        product: ScoreTangent = self._covariances[k](direction.node, direction.edge)
+        return product
+
+    def _pull(self, makes: list[Callable[[int], ScoreTangent]]) -> Floats:
+        """J' u of score vectors u that are made shard by shard."""
+        n = len(self._designs)
+
+        def work(item: int) -> Floats:
+            make, k = makes[item // n], item % n
+            pulled: Floats = self.architecture.pullback(self._designs[k], *make(k))
+            return pulled
+
+        parts = run(work, range(n * len(makes)), self.n_jobs)
+        split = [parts[a : a + n] for a in range(0, len(parts), n)]
+        return np.asarray(
+            self._collect([list(zip(self._designs, own, strict=True)) for own in split])
+        )
+
+
+def _each(function: Callable[[Any], Any], items: Any) -> list[Any]:
+    return [function(item) for item in items]

@@ -1,0 +1,233 @@
+"""What kernel estimators share: tokens and their covariance, scores of new tokens, files."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield._checks import number
+from seqfield.chain import ChainScores
+from seqfield.errors import BudgetError, InputError
+from seqfield.estimators._descent import DescentEstimator
+from seqfield.kernels import Kernel, as_kernel, restore
+from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand
+from seqfield.kernels.functions import Function, restore_function
+from seqfield.kernels.gram import distinct, gram
+from seqfield.labels import Targets
+from seqfield.persist import prefixed, under
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+GIB = 2.0**30
+
+
+class Tokens(NamedTuple):
+    """The distinct tokens of a training set, and the number of each token among them."""
+
+    x: Any
+    inverse: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, data: Sequences) -> Tokens:
+        """Equal rows are kept once."""
+        first, inverse = distinct(data.x)
+        return cls(data.x[first], inverse)
+
+    def numbered(self, data: Sequences) -> Sequences:
+        """The data with the number of each token as its one feature."""
+        return Sequences(self.inverse[:, None].astype(np.float64), data.offsets)
+
+
+class KernelEstimator(DescentEstimator):
+    """Base of estimators whose scores are functions in the span of kernels.
+
+    Fitted attributes: ``kernel_`` (the kernel with what it took from the data; a list if several
+    were given), ``transitions_`` (S, S), ``n_tokens_`` (distinct training tokens) and
+    ``n_kept_`` (tokens at which prediction evaluates the kernel).
+    """
+
+    warm_start = False
+    kernel: Any
+    eta: float
+    transitions: bool
+    explicit: bool | str = False
+    n_landmarks: int | None = None
+    landmarks: str = "pivoted"
+    gram_budget: float
+    gram_dtype: str
+    _kernels: list[Kernel]
+    _tokens: Tokens
+    _functions: list[Function]
+    _steps: Floats
+    _edges: bool
+
+    # --- training -------------------------------------------------------------------------------
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        given = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
+        if data.edge is not None:
+            raise InputError(
+                f"{type(self).__name__} has no use for edge features: leave them out of X or the "
+                "template, or use CRF"
+            )
+        names = self.features_.names()
+        kernels = [as_kernel(self._default(data) if k is None else k) for k in given]
+        self._kernels = [kernel.fit(data.x, names) for kernel in kernels]
+        # where nothing is known the loss has no gradient; such tokens only shape the kernel
+        told = np.add.reduceat(~targets.mask(len(self._labels)).all(axis=1), targets.offsets[:-1])
+        kept = np.flatnonzero(told)
+        if len(kept) < len(data):
+            data, targets, weights = data[kept], targets[kept], weights[kept]
+        super()._fit(data, targets, weights)
+
+    def _default(self, data: Sequences) -> Any:
+        """The kernel if none is given."""
+        return "linear"
+
+    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
+        self._tokens = Tokens.of(data)
+        self.n_tokens_ = int(self._tokens.x.shape[0])
+        return self._tokens.numbered(data)
+
+    @property
+    def _eta(self) -> float:
+        """The scale of transitions; 0 if there are none."""
+        eta = number("eta", self.eta, low=0)
+        return float(eta) if self.transitions and self.features_.transitions_ else 0.0
+
+    def _covariance(self, kernel: Kernel, *, on_demand: bool = False) -> Covariance:
+        """The covariance at the training tokens, in the form that the arguments ask for."""
+        x = self._tokens.x
+        budget = number("gram_budget", self.gram_budget, low=0) * GIB
+        if self.explicit not in (True, False, "auto"):
+            raise InputError(f"explicit must be True, False or 'auto', got {self.explicit!r}")
+        if self.n_landmarks is not None:
+            rank = number("n_landmarks", self.n_landmarks, low=1, whole=True)
+            if self.landmarks not in ("pivoted", "random"):
+                raise InputError(f"landmarks must be pivoted or random, got {self.landmarks!r}")
+            seed = int(self._random().randint(2**31 - 1))
+            rng = np.random.default_rng(seed) if self.landmarks == "random" else None
+            return LowRank.choose(kernel, x, rank, rng=rng, n_jobs=self.n_jobs)
+        if self.explicit:
+            found = self._expanded(kernel, x, budget)
+            if found is not None:
+                return found
+        try:
+            matrix = gram(kernel, x, budget=budget, dtype=self.gram_dtype, n_jobs=self.n_jobs)
+        except BudgetError:
+            if not on_demand:
+                raise
+            return OnDemand(kernel, x, self.n_jobs)
+        return Matrix(kernel, x, matrix, self.n_jobs)
+
+    def _expanded(self, kernel: Kernel, x: Any, budget: float) -> Covariance | None:
+        """The covariance by explicit features, if there are any; "auto" wants a real saving."""
+        try:
+            expansion = kernel.expansion(x, budget)
+        except BudgetError:
+            if self.explicit is True:
+                raise
+            return None
+        if expansion is None:
+            if self.explicit is True:
+                raise InputError(
+                    f"explicit=True: {kernel!r} has no explicit features for this X (degree-2 "
+                    "kernels have them on sparse features that are 0 or 1)"
+                )
+            return None
+        found = Explicit(expansion, x)
+        size = found.features.nnz if hasattr(found.features, "nnz") else found.features.size
+        # a sparse product costs about four times as much a number as a dense one
+        return found if self.explicit is True or 8 * size < found.size**2 else None
+
+    # --- use ------------------------------------------------------------------------------------
+
+    def _keep(self, functions: list[Function], steps: Floats, *, edges: bool = False) -> None:
+        """Set what prediction needs: functions of S (+ S^2) columns for each draw, whose values
+        add up, and the transition scores (draws, S, S) of each."""
+        self._functions, self._steps, self._edges = functions, steps, edges
+
+    @property
+    def kernel_(self) -> Any:
+        """The fitted kernel, or a list of them if several were given."""
+        return self._kernels if isinstance(self.kernel, list | tuple) else self._kernels[0]
+
+    @property
+    def transitions_(self) -> Floats:
+        """Transition scores (S, S) from row label to column label, without constraints."""
+        return np.asarray(self._steps[0])
+
+    @property
+    def n_kept_(self) -> int:
+        """Tokens at which prediction evaluates the kernel."""
+        return sum(function.n_tokens for function in self._functions)
+
+    def _values(self, data: Sequences, columns: slice) -> Floats:
+        """Values of the functions at the data's tokens."""
+        parts = [
+            function._replace(coefficients=function.coefficients[:, columns])
+            for function in self._functions
+        ]
+        total = parts[0].values(data.x, self.n_jobs)
+        for part in parts[1:]:
+            total += part.values(data.x, self.n_jobs)
+        return total
+
+    def _scores(self, data: Sequences) -> ChainScores:
+        s = len(self._labels)
+        values = self._values(data, slice(0, s + self._edges * s * s))
+        edge = self._steps[0]
+        if self._edges:
+            edge = edge + values[:, s:].reshape(-1, s, s)
+        return ChainScores(np.ascontiguousarray(values[:, :s]), edge, data.offsets, check=False)
+
+    def _draws(self, data: Sequences) -> list[ChainScores]:
+        if len(self._steps) == 1:
+            return [self._scores(data)]
+        s = len(self._labels)
+        # the first columns are the MAP estimate's
+        values = self._values(data, slice(s, None))
+        return [
+            ChainScores(
+                np.ascontiguousarray(values[:, k * s : (k + 1) * s]),
+                steps,
+                data.offsets,
+                check=False,
+            )
+            for k, steps in enumerate(self._steps[1:])
+        ]
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        header: dict[str, Any] = {"edges": self._edges, "tokens": self.n_tokens_}
+        header |= {"kernels": [], "functions": []}
+        arrays: dict[str, NDArray[Any]] = {"steps": self._steps}
+        for k, (kernel, function) in enumerate(zip(self._kernels, self._functions, strict=True)):
+            for name, part in (("kernel", kernel), ("function", function)):
+                own, found = part.state()
+                header[name + "s"].append(own)
+                arrays |= prefixed(f"{name}{k}", found)
+        return header, arrays
+
+    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        s, edges = len(self._labels), bool(header["edges"])
+        steps = np.asarray(arrays["steps"], np.float64)
+        if steps.ndim != 3 or steps.shape[1:] != (s, s) or not len(steps):
+            raise InputError("transition scores of the wrong shape")
+        if not np.isfinite(steps).all() or (edges and len(steps) > 1):
+            raise InputError("transition scores that cannot be")
+        n_columns = s + s * s if edges else s * len(steps)
+        functions, self._kernels = [], []
+        for k, (kernel, own) in enumerate(zip(header["kernels"], header["functions"], strict=True)):
+            self._kernels.append(restore(kernel, under(f"kernel{k}", arrays)))
+            found = under(f"function{k}", arrays)
+            functions.append(
+                restore_function(own, found, self._kernels[k], self.n_features_in_, n_columns)
+            )
+        if not functions:
+            raise InputError("no functions")
+        self._keep(functions, steps, edges=edges)
+        self.n_tokens_ = int(header["tokens"])

@@ -1,0 +1,45 @@
+"""Kernels: covariance functions over tokens."""
+
+from __future__ import annotations
+
+from seqfield.kernels._base import Kernel, as_kernel, restore
+from seqfield.kernels.composite import (
+    Callable,
+    Columns,
+    Power,
+    Precomputed,
+    Product,
+    Scaled,
+    Sum,
+)
+from seqfield.kernels.graph import Graph
+from seqfield.kernels.standard import (
+    RBF,
+    Constant,
+    Linear,
+    Matern,
+    Normalized,
+    Polynomial,
+    RationalQuadratic,
+)
+
+__all__ = [
+    "RBF",
+    "Callable",
+    "Columns",
+    "Constant",
+    "Graph",
+    "Kernel",
+    "Linear",
+    "Matern",
+    "Normalized",
+    "Polynomial",
+    "Power",
+    "Precomputed",
+    "Product",
+    "RationalQuadratic",
+    "Scaled",
+    "Sum",
+    "as_kernel",
+    "restore",
+]

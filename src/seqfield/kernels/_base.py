@@ -1,0 +1,334 @@
+"""`Kernel`: a covariance function over tokens, with operators to build others from it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import numbers
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from seqfield.errors import CapabilityError, InputError
+from seqfield.kernels._pairs import Pairs, as_matrix
+from seqfield.kernels.explicit import Expansion
+from seqfield.persist import Arrays, prefixed, under
+
+Floats = NDArray[np.float64]
+Header = dict[str, Any]
+
+#: kernels by name, for model files; a name that is not here is not loaded
+KERNELS: dict[str, type[Kernel]] = {}
+
+#: rows of the blocks whose diagonals give derivatives of the diagonal
+DIAGONAL_BLOCK = 32
+
+
+# scikit-learn has no types, so its classes are Any to mypy
+class Kernel(BaseEstimator, ABC):  # type: ignore[misc]
+    """A positive semi-definite function of two tokens.
+
+    A kernel gives three hooks, ``_value``, ``_derivatives`` and ``_diagonal``, over `Pairs` and
+    tokens. Its positive parameters are handled as logarithms: ``log_parameters`` and
+    `with_log_parameters`; a parameter that is 0 is fixed there. Arguments that are kernels
+    themselves come after its own parameters.
+
+    Kernels add, multiply and take whole powers, with each other and with numbers:
+
+    >>> from seqfield.kernels import Linear, Normalized
+    >>> k = Linear() + 5 * Normalized(Linear()) ** 3
+    >>> k
+    Linear() + 5.0 * Normalized(Linear()) ** 3
+    >>> k(np.array([[3.0, 4.0], [0.0, 2.0]])).round(2)
+    array([[30.  , 10.56],
+           [10.56,  9.  ]])
+    >>> k.parameter_names
+    ['right.scale']
+    """
+
+    #: names of the constructor arguments that are positive numbers to be learned
+    _positive: tuple[str, ...] = ()
+    #: names of the constructor arguments that are kernels
+    _parts: tuple[str, ...] = ()
+    #: False if nothing says that the values are those of a covariance
+    _trusted = True
+    #: how tightly the operator that writes it binds
+    _binding = 4
+    # numpy's numbers leave operators to the kernel
+    __array_ufunc__ = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.__name__.startswith("_"):
+            KERNELS[cls.__name__] = cls
+
+    # --- hooks ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _value(self, pairs: Pairs) -> Floats:
+        """k(x, z) for all pairs (N, M); a fresh array."""
+
+    @abstractmethod
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        """dk/dlog p (N, M) for each free parameter p, in the order of ``log_parameters``."""
+
+    @abstractmethod
+    def _diagonal(self, x: Any) -> Floats:
+        """k(x, x) of each row (N,); a fresh array."""
+
+    def _check(self) -> None:
+        """Refuse constructor arguments that cannot be used; those that are kernels are checked."""
+
+    def _state(self) -> tuple[Header, Arrays]:
+        """Own constructor arguments as JSON, and arrays: what `_load` takes."""
+        own = self.get_params(deep=False)
+        return {name: _plain(own[name]) for name in own if name not in self._parts}, {}
+
+    def _load(self, header: Header, arrays: Arrays) -> None:
+        """Set what `_state` gave; called on a kernel whose parts are already set."""
+        expected = set(self._get_param_names()) - set(self._parts)
+        if set(header) != expected:
+            raise InputError(f"damaged kernel: {type(self).__name__} takes {sorted(expected)}")
+        for name, value in header.items():
+            setattr(self, name, value)
+
+    def fit(self, x: Any, names: list[str] | None = None) -> Self:
+        """A kernel with what it takes from the data: x are all training tokens and ``names``
+        those of their columns. Itself is never changed."""
+        self.check()
+        out = copy.copy(self)
+        for name, part in self.parts().items():
+            setattr(out, name, part.fit(x, names))
+        return out
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """A map to features whose inner products are this kernel, learned on training tokens, or
+        None if there is no finite one worth having for such x.
+
+        A map that would need more than ``budget`` bytes for x raises a `BudgetError`.
+        """
+        return None
+
+    # --- use ------------------------------------------------------------------------------------
+
+    def __call__(self, x: Any, z: Any = None) -> Floats:
+        """k(x, z) for every row of x and of z (N, M); z None stands for x."""
+        self.check()
+        return self._value(Pairs(x, z))
+
+    def derivatives(self, x: Any, z: Any = None) -> list[Floats]:
+        """dk/dlog p (N, M) for each free parameter."""
+        self.check()
+        return self._derivatives(Pairs(x, z))
+
+    def diagonal(self, x: Any) -> Floats:
+        """k(x, x) of each row (N,)."""
+        self.check()
+        return self._diagonal(as_matrix(x))
+
+    def diagonal_derivatives(self, x: Any) -> list[Floats]:
+        """dk(x, x)/dlog p of each row (N,) for each free parameter."""
+        self.check()
+        x = as_matrix(x)
+        out = [np.empty(x.shape[0]) for _ in self.log_parameters]
+        for a in range(0, x.shape[0] if out else 0, DIAGONAL_BLOCK):
+            part = x[a : a + DIAGONAL_BLOCK]
+            for total, square in zip(out, self._derivatives(Pairs(part)), strict=True):
+                total[a : a + DIAGONAL_BLOCK] = np.diagonal(square)
+        return out
+
+    def check(self) -> None:
+        """Raise an `InputError` if an argument of the kernel, or of one in it, cannot be used."""
+        for name in self._parts:
+            part = getattr(self, name)
+            if not isinstance(part, Kernel):
+                raise InputError(f"{type(self).__name__}: {name} must be a kernel, got {part!r}")
+            part.check()
+        self._check()
+
+    def parts(self) -> dict[str, Kernel]:
+        """The kernels in it by name."""
+        return {name: getattr(self, name) for name in self._parts}
+
+    @property
+    def trusted(self) -> bool:
+        """False if its values, or those of a kernel in it, must be checked to be a covariance."""
+        return self._trusted and all(part.trusted for part in self.parts().values())
+
+    # --- parameters -----------------------------------------------------------------------------
+
+    def _free(self) -> list[str]:
+        """Own parameters that can be learned."""
+        values = {name: getattr(self, name) for name in self._positive}
+        # "auto" is not a number yet
+        return [name for name, v in values.items() if not isinstance(v, str) and v > 0]
+
+    @property
+    def log_parameters(self) -> Floats:
+        """Logarithms of the free parameters: its own, then those of the kernels in it."""
+        own = np.log(np.array([getattr(self, name) for name in self._free()], dtype=np.float64))
+        return np.concatenate([own, *(part.log_parameters for part in self.parts().values())])
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of the free parameters, such as ``left.length_scale``."""
+        inner = [(name, part.parameter_names) for name, part in self.parts().items()]
+        return self._free() + [f"{name}.{within}" for name, found in inner for within in found]
+
+    def with_log_parameters(self, values: Any) -> Self:
+        """A copy with these values of the free parameters; what was fitted is kept.
+
+        >>> from seqfield.kernels import Linear
+        >>> (2 * Linear()).with_log_parameters([0.0])
+        1.0 * Linear()
+        """
+        v = np.asarray(values, dtype=np.float64)
+        n = len(self.log_parameters)
+        if v.shape != (n,):
+            raise InputError(f"{self!r} has {n} free parameters, got an array of shape {v.shape}")
+        if not (np.abs(v) < 700).all():  # also NaN
+            raise InputError(f"logarithms of parameters must be between -700 and 700, got {v}")
+        out = copy.copy(self)
+        own = self._free()
+        for name, value in zip(own, v[: len(own)], strict=True):
+            setattr(out, name, math.exp(value))
+        at = len(own)
+        for name, part in self.parts().items():
+            m = len(part.log_parameters)
+            setattr(out, name, part.with_log_parameters(v[at : at + m]))
+            at += m
+        return out
+
+    # --- model files ----------------------------------------------------------------------------
+
+    def state(self) -> tuple[Header, Arrays]:
+        """Header and arrays from which `restore` rebuilds the kernel."""
+        self.check()
+        own, arrays = self._state()
+        header: Header = {"kernel": type(self).__name__, "own": own, "parts": {}}
+        for name, part in self.parts().items():
+            header["parts"][name], found = part.state()
+            arrays |= prefixed(name, found)
+        return header, arrays
+
+    # --- operators ------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        return _combined("Sum", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _combined("Sum", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _combined("Product", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _combined("Product", other, self)
+
+    def __pow__(self, exponent: Any) -> Kernel:
+        return KERNELS["Power"](self, exponent)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        shown = []
+        for name, argument in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name)
+            if name in self._parts:
+                shown.append(repr(value))
+            elif not _equal(value, argument.default):
+                shown.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _bound(self, binding: int) -> str:
+        """How it is written next to an operator that binds as tightly as that."""
+        return repr(self) if self._binding >= binding else f"({self!r})"
+
+
+def restore(header: Any, arrays: Arrays) -> Kernel:
+    """The kernel of what `Kernel.state` gave, or an `InputError`; runs no code of the file's.
+
+    >>> from seqfield.kernels import RBF
+    >>> restore(*RBF(2.0).state())
+    RBF(length_scale=2.0)
+    """
+    try:
+        kind, own, parts = header["kernel"], dict(header["own"]), dict(header["parts"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"damaged kernel: {error!r}") from error
+    if not isinstance(kind, str) or kind not in KERNELS:
+        raise InputError(f"unknown kernel {kind!r}; known are {', '.join(sorted(KERNELS))}")
+    out = object.__new__(KERNELS[kind])
+    if set(parts) != set(out._parts):
+        raise InputError(f"damaged kernel: {kind} is made of {list(out._parts)}")
+    for name in out._parts:
+        setattr(out, name, restore(parts[name], under(name, arrays)))
+    try:
+        out._load(own, arrays)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"damaged kernel {kind}: {error!r}") from error
+    out.check()
+    return out
+
+
+def as_kernel(thing: Any) -> Kernel:
+    """A kernel from a kernel, a function (x, z) -> (N, M), or a name.
+
+    >>> as_kernel("poly2")
+    Polynomial()
+    """
+    if isinstance(thing, Kernel):
+        return thing
+    if isinstance(thing, str) and thing in NAMES:
+        name, arguments, inside = NAMES[thing]
+        return KERNELS[name](*(KERNELS[part]() for part in inside), **arguments)
+    if callable(thing) and not isinstance(thing, type):
+        return KERNELS["Callable"](thing)
+    raise InputError(
+        f"a kernel is a Kernel, a function (x, z) -> (N, M), or one of {', '.join(NAMES)}; "
+        f"got {thing!r}"
+    )
+
+
+#: short names: class, its arguments, and the classes of the kernels in it
+NAMES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "linear": ("Linear", {}, ()),
+    "poly2": ("Polynomial", {"degree": 2}, ()),
+    "poly3": ("Polynomial", {"degree": 3}, ()),
+    "rbf": ("RBF", {}, ()),
+    "matern": ("Matern", {}, ()),
+    "rational_quadratic": ("RationalQuadratic", {}, ()),
+    "cosine": ("Normalized", {}, ("Linear",)),
+}
+
+
+def _combined(name: str, left: Any, right: Any) -> Any:
+    """Sum or product of two kernels, or of a kernel and a number."""
+    if isinstance(left, Kernel) and isinstance(right, Kernel):
+        return KERNELS[name](left, right)
+    first = isinstance(left, Kernel)
+    kernel, value = (left, right) if first else (right, left)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return NotImplemented
+    if name == "Product":
+        return KERNELS["Scaled"](kernel, float(value))
+    constant = KERNELS["Constant"](float(value))
+    return KERNELS[name](kernel, constant) if first else KERNELS[name](constant, kernel)
+
+
+def _plain(value: Any) -> Any:
+    """A constructor argument as JSON."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise CapabilityError(f"{value!r} cannot be saved: model files hold numbers, strings and None")
+
+
+def _equal(value: Any, default: Any) -> bool:
+    """True if an argument is its default; arrays and functions never are."""
+    return type(value) is type(default) and bool(np.isscalar(value)) and value == default

@@ -1,0 +1,161 @@
+"""Compiled loops over sparse rows: inner products, equal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from seqfield._compile import inlined, loop
+
+#: columns that are worked on while they are in cache
+WIDTH = 1024
+
+
+@loop
+def postings(indptr: Any, columns: Any, values: Any, n_columns: Any) -> Any:
+    """The rows of each column in rising order (CSC), with their values unless there are none."""
+    n = indptr.shape[0] - 1
+    starts = np.zeros(n_columns + 1, np.int64)
+    for k in range(columns.shape[0]):
+        starts[columns[k] + 1] += 1
+    for c in range(n_columns):
+        starts[c + 1] += starts[c]
+    rows, kept = np.empty(columns.shape[0], np.uint32), np.empty(values.shape[0])
+    at = starts.copy()
+    for t in range(n):
+        for k in range(indptr[t], indptr[t + 1]):
+            c = columns[k]
+            rows[at[c]] = t
+            if values.shape[0] > 0:
+                kept[at[c]] = values[k]
+            at[c] += 1
+    return starts, rows, kept
+
+
+@inlined
+def _within(starts: Any, rows: Any, c: Any, begin: Any, end: Any) -> Any:
+    """Where the rows of column c from ``begin`` to before ``end`` lie."""
+    first, last = starts[c], starts[c + 1]
+    if first == last or (begin <= rows[first] and rows[last - 1] < end):
+        return first, last
+    found = rows[first:last]
+    return first + np.searchsorted(found, begin), first + np.searchsorted(found, end)
+
+
+@loop
+def count_shared(indptr: Any, columns: Any, starts: Any, rows: Any, begin: Any, out: Any) -> None:
+    """out[i, j] += number of entries that row i shares with row begin + j, all entries being 1."""
+    shift = np.uint32(begin)
+    for i in range(out.shape[0]):
+        row = out[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            c = columns[k]
+            if c >= 0:
+                first, last = _within(starts, rows, c, begin, begin + out.shape[1])
+                found = rows[first:last]
+                for m in range(found.shape[0]):
+                    # unsigned: numba asks of each signed index whether it counts from the end
+                    row[found[m] - shift] += 1.0
+
+
+@loop
+def add_products(
+    indptr: Any,
+    columns: Any,
+    weights: Any,
+    starts: Any,
+    rows: Any,
+    values: Any,
+    begin: Any,
+    out: Any,
+) -> None:
+    """out[i, j] += inner product of row i and row begin + j."""
+    shift = np.uint32(begin)
+    for i in range(out.shape[0]):
+        row = out[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            c = columns[k]
+            if c >= 0:
+                first, last = _within(starts, rows, c, begin, begin + out.shape[1])
+                found, other = rows[first:last], values[first:last]
+                for m in range(found.shape[0]):
+                    row[found[m] - shift] += weights[k] * other[m]
+
+
+@loop
+def number_rows(words: Any, starts: Any) -> Any:
+    """First row of each kind of row, and the kind of each row, kinds numbered as they appear.
+
+    Row t is ``words[starts[t]:starts[t + 1]]``. A table of slots, found by a hash, holds kinds;
+    rows that meet in a slot are compared word by word.
+    """
+    n = starts.shape[0] - 1
+    size = 16
+    while size < 2 * n:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    first, kind = np.empty(n, np.int64), np.empty(n, np.int64)
+    n_kinds = 0
+    for t in range(n):
+        a, b = starts[t], starts[t + 1]
+        code = np.uint64(14695981039346656037)
+        for k in range(a, b):
+            code = (code ^ words[k]) * np.uint64(1099511628211)
+            code ^= code >> np.uint64(29)
+        slot = np.int64(code & np.uint64(size - 1))
+        while True:
+            other = table[slot]
+            if other < 0:
+                table[slot] = n_kinds
+                first[n_kinds] = t
+                kind[t] = n_kinds
+                n_kinds += 1
+                break
+            c = starts[first[other]]
+            same = starts[first[other] + 1] - c == b - a
+            for k in range(b - a):
+                if not same:
+                    break
+                same = words[a + k] == words[c + k]
+            if same:
+                kind[t] = other
+                break
+            slot = (slot + 1) & (size - 1)
+    return first[:n_kinds].copy(), kind
+
+
+@loop
+def multiply(g: Any, v: Any, out: Any) -> None:
+    """out = g v' for v (S, M), summed in float64 whatever g is.
+
+    Four rows at a time are copied to float64, a piece that stays in cache, and share the reading
+    of v.
+    """
+    n, m = g.shape
+    piece = np.empty((4, WIDTH))
+    for i in range(0, n, 4):
+        height = min(4, n - i)
+        out[i : i + height] = 0.0
+        for a in range(0, m, WIDTH):
+            width = min(WIDTH, m - a)
+            for d in range(4):
+                given, row = g[min(i + d, n - 1), a : a + width], piece[d]
+                for k in range(width):
+                    row[k] = given[k]
+            p, q, r, s = piece[0, :width], piece[1, :width], piece[2, :width], piece[3, :width]
+            for c in range(v.shape[0]):
+                w = v[c, a : a + width]
+                in_p, in_q, in_r, in_s = 0.0, 0.0, 0.0, 0.0
+                for k in range(width):
+                    in_p += p[k] * w[k]
+                    in_q += q[k] * w[k]
+                    in_r += r[k] * w[k]
+                    in_s += s[k] * w[k]
+                out[i, c] += in_p
+                if height > 1:
+                    out[i + 1, c] += in_q
+                if height > 2:
+                    out[i + 2, c] += in_r
+                if height > 3:
+                    out[i + 3, c] += in_s

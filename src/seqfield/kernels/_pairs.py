@@ -1,0 +1,253 @@
+"""Two sets of tokens and what kernels need of them: inner products and squared norms.
+
+Linear, polynomial, RBF, Matern and rational quadratic kernels, and all sums and products of them,
+are elementwise functions of X Z' and of the squared norms. A `Pairs` computes these once, however
+many parts of a kernel ask, and sparse rows stay sparse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+from seqfield.kernels import _loops
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: distances of equal rows that rounding leaves are below this part of the squared norms
+NOISE = 16 * np.finfo(np.float64).eps
+
+
+class Postings(NamedTuple):
+    """The columns of a sparse matrix, each a list of rows."""
+
+    columns: Ints  # that occur, rising
+    starts: Ints  # of the list of each column
+    rows: NDArray[np.uint32]  # rising in each list
+    values: Floats  # none if all entries are 1
+
+
+class Rows:
+    """One set of tokens (N, D), and what is computed of it once."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+        self.begin, self.end = 0, matrix.shape[0]
+        self.whole: Rows = self
+        self._columns: dict[bytes, Rows] = {}
+        self._kept: dict[int, tuple[Any, Floats]] = {}
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Some rows, sharing what is computed of all."""
+        return Part(self.whole, self.begin + begin, self.begin + end)
+
+    @cached_property
+    def squared_norms(self) -> Floats:
+        """|x|^2 of each row."""
+        return squared_norms(self.matrix)
+
+    @cached_property
+    def postings(self) -> Postings:
+        """The columns of a sparse matrix."""
+        return make_postings(sp.csr_array(self.matrix))
+
+    def columns(self, columns: Ints) -> Rows:
+        """The same tokens with some of the columns."""
+        key = columns.tobytes()
+        if key not in self._columns:
+            self._columns[key] = Rows(self.matrix[:, columns])
+        return self._columns[key]
+
+    def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
+        """``compute(matrix)``, one number for each row, computed once for each owner."""
+        if id(owner) not in self._kept:
+            self._kept[id(owner)] = owner, compute(self.matrix)
+        return self._kept[id(owner)][1]
+
+
+class Part(Rows):
+    """Rows from ``begin`` to before ``end`` of others."""
+
+    def __init__(self, whole: Rows, begin: int, end: int) -> None:
+        self.whole, self.begin, self.end = whole, begin, end
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The rows themselves."""
+        return self.whole.matrix[self.begin : self.end]
+
+    @cached_property
+    def squared_norms(self) -> Floats:
+        """|x|^2 of each row."""
+        return self.whole.squared_norms[self.begin : self.end]
+
+    def columns(self, columns: Ints) -> Rows:
+        """The same tokens with some of the columns."""
+        return self.whole.columns(columns).part(self.begin, self.end)
+
+    def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
+        """``compute(matrix)``, one number for each row, computed once for each owner."""
+        return self.whole.keep(owner, compute)[self.begin : self.end]
+
+
+class Pairs:
+    """All pairs of a row of x (N, D) and a row of z (M, D); z None stands for x.
+
+    ``aligned``: the first rows of z are those of x.
+
+    >>> Pairs(np.array([[1.0, 2.0], [0.0, 1.0]])).squared_distances
+    array([[0., 2.],
+           [2., 0.]])
+    """
+
+    def __init__(self, x: Any, z: Any = None, *, aligned: bool = False) -> None:
+        self.left_rows = as_rows(x)
+        self.aligned = aligned or z is None or z is x
+        self.right_rows = self.left_rows if z is None or z is x else as_rows(z)
+        widths = self.left_rows.whole.matrix.shape[1], self.right_rows.whole.matrix.shape[1]
+        if widths[0] != widths[1]:
+            raise InputError(f"tokens of {widths[0]} and of {widths[1]} features cannot be paired")
+
+    @property
+    def x(self) -> Any:
+        """The first tokens (N, D)."""
+        return self.left_rows.matrix
+
+    @property
+    def z(self) -> Any:
+        """The second tokens (M, D)."""
+        return self.right_rows.matrix
+
+    @property
+    def same(self) -> bool:
+        """True if x and z are the same tokens."""
+        return self.aligned and self.shape[0] == self.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        left, right = self.left_rows, self.right_rows
+        return left.end - left.begin, right.end - right.begin
+
+    @cached_property
+    def inner(self) -> Floats:
+        """X Z' (N, M), not to be changed in place."""
+        return inner_products(self.left_rows, self.right_rows)
+
+    @property
+    def left(self) -> Floats:
+        """Squared norms of the rows of x (N,)."""
+        return self.left_rows.squared_norms
+
+    @property
+    def right(self) -> Floats:
+        """Squared norms of the rows of z (M,)."""
+        return self.right_rows.squared_norms
+
+    @cached_property
+    def squared_distances(self) -> Floats:
+        """|x - z|^2 (N, M), not to be changed in place."""
+        norms = self.left[:, None] + self.right
+        out = -2.0 * self.inner
+        out += norms
+        # exactly 0 for equal rows, where rounding leaves some 1e-16 of the norms: its root, which
+        # the Matern kernels take, would be 1e-8
+        norms *= NOISE
+        out[out <= norms] = 0.0
+        if self.aligned:
+            np.fill_diagonal(out, 0.0)
+        return out
+
+    def block(self, columns: Ints) -> Pairs:
+        """The same tokens with some of the columns."""
+        key = columns.tobytes()
+        if key not in self._blocks:
+            left = self.left_rows.columns(columns)
+            same = self.right_rows is self.left_rows
+            right = left if same else self.right_rows.columns(columns)
+            self._blocks[key] = Pairs(left, right, aligned=self.aligned)
+        return self._blocks[key]
+
+    @cached_property
+    def _blocks(self) -> dict[bytes, Pairs]:
+        return {}
+
+
+def as_rows(x: Any) -> Rows:
+    """Tokens as `Rows`: a sparse matrix as CSR, anything else as an array of numbers (N, D)."""
+    if isinstance(x, Rows):
+        return x
+    return Rows(as_matrix(x))
+
+
+def as_matrix(x: Any) -> Any:
+    """A CSR matrix, or an array of float64, both (N, D)."""
+    if sp.issparse(x):
+        return x if x.format == "csr" else sp.csr_array(x)
+    try:
+        out = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"kernels take rows of numbers: {error}") from error
+    if out.ndim != 2:
+        raise InputError(f"kernels take a matrix, one row a token; got an array of {out.ndim} axes")
+    return out
+
+
+def canonical(x: Any) -> Any:
+    """CSR with rising columns in each row, none twice, and no stored zeros."""
+    if x.has_canonical_format and (x.data != 0).all():
+        return x
+    x = x.astype(np.float64)  # a copy, and sums of int8 cannot overflow
+    x.sum_duplicates()
+    x.eliminate_zeros()
+    return x
+
+
+def squared_norms(x: Any) -> Floats:
+    """|x|^2 of each row."""
+    if sp.issparse(x):
+        values = x.astype(np.float64)
+        return np.asarray(values.multiply(values).sum(axis=1), dtype=np.float64).ravel()
+    return np.asarray(np.einsum("ij,ij->i", x, x))
+
+
+def make_postings(x: Any) -> Postings:
+    """The columns of a CSR matrix."""
+    columns, local = np.unique(x.indices, return_inverse=True)
+    values = np.zeros(0) if (x.data == 1).all() else x.data.astype(np.float64)
+    starts, rows, kept = _loops.postings(x.indptr, local, values, len(columns))
+    return Postings(columns.astype(np.int64), starts, rows, kept)
+
+
+def inner_products(left: Rows, right: Rows) -> Floats:
+    """X Z' as a dense array; neither is made dense if sparse.
+
+    For each entry of a row of x the loop adds to all rows of z that have the column: the result is
+    dense, so this is several times faster than a sparse product.
+    """
+    x = left.matrix
+    if not (sp.issparse(x) and sp.issparse(right.whole.matrix)):
+        product = x @ right.matrix.T
+        return np.asarray(product.toarray() if sp.issparse(product) else product)
+    found = right.whole.postings
+    out = np.zeros((x.shape[0], right.end - right.begin))
+    if not len(found.columns):
+        return out
+    at = np.minimum(np.searchsorted(found.columns, x.indices), len(found.columns) - 1)
+    lists = np.where(found.columns[at] == x.indices, at, -1)
+    if not len(found.values) and (x.data == 1).all():
+        _loops.count_shared(x.indptr, lists, found.starts, found.rows, right.begin, out)
+    else:
+        values = found.values if len(found.values) else np.ones(len(found.rows))
+        weights = x.data.astype(np.float64)
+        _loops.add_products(
+            x.indptr, lists, weights, found.starts, found.rows, values, right.begin, out
+        )
+    return out

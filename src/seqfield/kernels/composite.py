@@ -1,0 +1,367 @@
+"""Kernels made of other kernels, of a function, or of given numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable as Function
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield._checks import number
+from seqfield.errors import CapabilityError, InputError
+from seqfield.kernels import explicit
+from seqfield.kernels._base import DIAGONAL_BLOCK, Floats, Header, Kernel
+from seqfield.kernels._pairs import Pairs, as_matrix
+from seqfield.kernels.explicit import Expansion
+from seqfield.kernels.standard import whole_power
+from seqfield.persist import Arrays
+
+Ints = NDArray[np.int64]
+
+#: a gram matrix may differ from its transpose by this part of its largest entry
+SYMMETRY = 1e-8
+
+
+class Sum(Kernel):
+    """left + right"""
+
+    _parts = ("left", "right")
+    _binding = 1
+
+    def __init__(self, left: Kernel, right: Kernel) -> None:
+        self.left = left
+        self.right = right
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{self.left._bound(1)} + {self.right._bound(2)}"
+
+    def _value(self, pairs: Pairs) -> Floats:
+        out = self.left._value(pairs)
+        out += self.right._value(pairs)
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return self.left._derivatives(pairs) + self.right._derivatives(pairs)
+
+    def _diagonal(self, x: Any) -> Floats:
+        return self.left._diagonal(x) + self.right._diagonal(x)
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """The features of both, side by side."""
+        left = self.left.expansion(x, budget)
+        right = None if left is None else self.right.expansion(x, budget)
+        return None if left is None or right is None else explicit.Beside(left, right)
+
+
+class Product(Kernel):
+    """left * right"""
+
+    _parts = ("left", "right")
+    _binding = 2
+
+    def __init__(self, left: Kernel, right: Kernel) -> None:
+        self.left = left
+        self.right = right
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{self.left._bound(2)} * {self.right._bound(3)}"
+
+    def _value(self, pairs: Pairs) -> Floats:
+        out = self.left._value(pairs)
+        out *= self.right._value(pairs)
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        left, right = self.left._value(pairs), self.right._value(pairs)
+        by_left = [d * right for d in self.left._derivatives(pairs)]
+        return by_left + [left * d for d in self.right._derivatives(pairs)]
+
+    def _diagonal(self, x: Any) -> Floats:
+        return self.left._diagonal(x) * self.right._diagonal(x)
+
+
+class Scaled(Kernel):
+    """scale * kernel"""
+
+    _positive = ("scale",)
+    _parts = ("kernel",)
+    _binding = 2
+
+    def __init__(self, kernel: Kernel, scale: float = 1.0) -> None:
+        self.kernel = kernel
+        self.scale = scale
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{self.scale!r} * {self.kernel._bound(3)}"
+
+    def _check(self) -> None:
+        number("Scaled: scale", self.scale, low=0)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        out = self.kernel._value(pairs)
+        out *= self.scale
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        own = [self._value(pairs) for _ in self._free()]  # dk/dlog s = k
+        return own + [self.scale * d for d in self.kernel._derivatives(pairs)]
+
+    def _diagonal(self, x: Any) -> Floats:
+        return self.scale * self.kernel._diagonal(x)
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """The features of the kernel times the root of the scale."""
+        inner = self.kernel.expansion(x, budget)
+        return None if inner is None else explicit.Times(inner, float(self.scale))
+
+
+class Power(Kernel):
+    """kernel ** exponent, a whole number of at least 1"""
+
+    _parts = ("kernel",)
+    _binding = 3
+
+    def __init__(self, kernel: Kernel, exponent: int = 2) -> None:
+        self.kernel = kernel
+        self.exponent = exponent
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{self.kernel._bound(4)} ** {self.exponent!r}"
+
+    def _check(self) -> None:
+        number("Power: exponent", self.exponent, low=1, whole=True)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return whole_power(self.kernel._value(pairs), self.exponent)
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # dk^n = n k^(n-1) dk
+        rest = self.exponent * whole_power(self.kernel._value(pairs), self.exponent - 1)
+        return [rest * d for d in self.kernel._derivatives(pairs)]
+
+    def _diagonal(self, x: Any) -> Floats:
+        return whole_power(self.kernel._diagonal(x), self.exponent)
+
+
+class Columns(Kernel):
+    """A kernel of some of the columns: a slice, numbers, or a prefix of feature names.
+
+    A prefix is looked up by `fit`, which gets the names.
+
+    >>> from seqfield.kernels import Linear
+    >>> k = Columns(Linear(), "w=").fit(np.eye(3), names=["w=a", "tag=N", "w=b"])
+    >>> k.columns.tolist(), k(np.eye(3)).diagonal().tolist()
+    ([0, 2], [1.0, 0.0, 1.0])
+    """
+
+    _parts = ("kernel",)
+
+    def __init__(self, kernel: Kernel, columns: slice | list[int] | Ints | str) -> None:
+        self.kernel = kernel
+        self.columns = columns
+
+    def fit(self, x: Any, names: list[str] | None = None) -> Self:
+        """The kernel with the columns as an array of numbers."""
+        self.check()
+        x = as_matrix(x)
+        if isinstance(self.columns, str):
+            found = self._matching(self.columns, names, x.shape[1])
+        else:
+            found = self._numbers(x.shape[1])
+        out = copy.copy(self)
+        out.columns = found
+        within = None if names is None else [names[c] for c in found]
+        out.kernel = self.kernel.fit(x[:, found], within)
+        return out
+
+    @staticmethod
+    def _matching(prefix: str, names: list[str] | None, width: int) -> Ints:
+        if names is None or len(names) != width:
+            have = "none" if names is None else f"{len(names)} for {width} columns"
+            raise InputError(f"Columns: the prefix {prefix!r} needs feature names, got {have}")
+        found = [c for c, name in enumerate(names) if name.startswith(prefix)]
+        if not found:
+            first = ", ".join(map(repr, names[:5]))
+            raise InputError(f"Columns: no feature name starts with {prefix!r}; the first: {first}")
+        return np.array(found, dtype=np.int64)
+
+    def _numbers(self, width: int) -> Ints:
+        """The columns as numbers from 0 on."""
+        if isinstance(self.columns, str):
+            raise InputError(
+                f"Columns: the prefix {self.columns!r} is looked up by fit(x, names); "
+                "fit the kernel first"
+            )
+        if isinstance(self.columns, slice):
+            return np.arange(width, dtype=np.int64)[self.columns]
+        found = np.asarray(self.columns)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise InputError(
+                "Columns: columns must be a slice, a list of whole numbers or a prefix of names, "
+                f"got {self.columns!r}"
+            )
+        found = found.astype(np.int64)
+        outside = found[(found < -width) | (found >= width)]
+        if len(outside):
+            raise InputError(f"Columns: column {outside[0]} of tokens that have {width}")
+        return np.where(found < 0, found + width, found)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return self.kernel._value(pairs.block(self._numbers(pairs.x.shape[1])))
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return self.kernel._derivatives(pairs.block(self._numbers(pairs.x.shape[1])))
+
+    def _diagonal(self, x: Any) -> Floats:
+        return self.kernel._diagonal(x[:, self._numbers(x.shape[1])])
+
+    def _state(self) -> tuple[Header, Arrays]:
+        if isinstance(self.columns, slice | str):
+            raise CapabilityError("Columns: only a fitted kernel can be saved")
+        return {}, {"columns": np.asarray(self.columns, dtype=np.int64)}
+
+    def _load(self, header: Header, arrays: Arrays) -> None:
+        found = self.columns = arrays["columns"]
+        if header or found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
+            raise InputError("damaged kernel: Columns needs whole numbers from 0 on")
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """The features of the kernel on the columns."""
+        x = as_matrix(x)
+        found = self._numbers(x.shape[1])
+        inner = self.kernel.expansion(x[:, found], budget)
+        return None if inner is None else explicit.Chosen(inner, found, x.shape[1])
+
+
+class Callable(Kernel):
+    """A function (x, z) -> k (N, M) of two matrices of tokens, as they come: dense or CSR.
+
+    Nothing says that it is a covariance, so its gram matrices are checked.
+
+    >>> Callable(lambda x, z: x @ z.T)(np.eye(2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    _trusted = False
+
+    def __init__(self, function: Function[[Any, Any], Any]) -> None:
+        self.function = function
+
+    def _check(self) -> None:
+        if not callable(self.function):
+            raise InputError(f"Callable: function must be a function, got {self.function!r}")
+
+    def _value(self, pairs: Pairs) -> Floats:
+        given = self.function(pairs.x, pairs.z)
+        values = np.asarray(given.toarray() if sp.issparse(given) else given)
+        if values.shape != pairs.shape:
+            raise InputError(
+                f"the kernel function gave an array of shape {values.shape} where the tokens ask "
+                f"for {pairs.shape}"
+            )
+        if values.dtype.kind not in "fiub":
+            raise InputError(
+                f"the kernel function must give real numbers, not the type {values.dtype}"
+            )
+        out = values.astype(np.float64)
+        if not np.isfinite(out).all():
+            i, j = (int(v) for v in np.argwhere(~np.isfinite(out))[0])
+            raise InputError(
+                f"the kernel function gave {out[i, j]} for rows {pairs.left_rows.begin + i} and "
+                f"{pairs.right_rows.begin + j}"
+            )
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return []
+
+    def _diagonal(self, x: Any) -> Floats:
+        out = np.empty(x.shape[0])
+        for a in range(0, x.shape[0], DIAGONAL_BLOCK):
+            out[a : a + DIAGONAL_BLOCK] = np.diagonal(self(x[a : a + DIAGONAL_BLOCK]))
+        return out
+
+    def _state(self) -> tuple[Header, Arrays]:
+        raise CapabilityError(
+            "a model with a callable kernel cannot be saved, because model files hold no code"
+        )
+
+    def _load(self, header: Header, arrays: Arrays) -> None:
+        raise InputError("a callable kernel cannot come from a model file")
+
+
+class Precomputed(Kernel):
+    """Given numbers: a token is the number of its row in the gram matrix, in one column.
+
+    >>> k = Precomputed(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    >>> k(np.array([[1], [0], [1]]), np.array([[0]])).ravel().tolist()
+    [1.0, 2.0, 1.0]
+    """
+
+    _trusted = False
+
+    def __init__(self, gram: Any) -> None:
+        self.gram = gram
+
+    def fit(self, x: Any, names: list[str] | None = None) -> Self:
+        """Checks the gram matrix, and that the tokens are numbers of its rows."""
+        self.check()
+        gram = np.asarray(self.gram, dtype=np.float64)
+        if not np.isfinite(gram).all():
+            i, j = (int(v) for v in np.argwhere(~np.isfinite(gram))[0])
+            raise InputError(f"Precomputed: gram is {gram[i, j]} at row {i}, column {j}")
+        off = np.abs(gram - gram.T)
+        if off.max() > SYMMETRY * np.abs(gram).max():
+            i, j = (int(v) for v in np.unravel_index(int(off.argmax()), off.shape))
+            raise InputError(
+                f"Precomputed: gram is not symmetric: {gram[i, j]:g} at row {i}, column {j} but "
+                f"{gram[j, i]:g} at row {j}, column {i}"
+            )
+        out = copy.copy(self)
+        out.gram = gram
+        out._tokens(as_matrix(x))
+        return out
+
+    def _check(self) -> None:
+        shape = np.shape(self.gram)
+        if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
+            raise InputError(f"Precomputed: gram must be a square matrix, got shape {shape}")
+
+    def _tokens(self, x: Any) -> Ints:
+        """The numbers of the tokens."""
+        if x.shape[1] != 1:
+            raise InputError(
+                "Precomputed: a token is one number, its row in the gram matrix; "
+                f"got {x.shape[1]} columns"
+            )
+        given = (x.toarray() if sp.issparse(x) else x)[:, 0]
+        n = len(self.gram)
+        bad = ~((given >= 0) & (given < n) & (given == np.floor(given)))
+        if bad.any():
+            t = int(bad.argmax())
+            raise InputError(
+                f"Precomputed: row {t} is {given[t]:g}, not a whole number from 0 to {n - 1}"
+            )
+        return np.asarray(given, dtype=np.int64)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        gram = np.asarray(self.gram, dtype=np.float64)
+        return gram[np.ix_(self._tokens(pairs.x), self._tokens(pairs.z))]
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return []
+
+    def _diagonal(self, x: Any) -> Floats:
+        return np.diagonal(np.asarray(self.gram, dtype=np.float64))[self._tokens(x)]
+
+    def _state(self) -> tuple[Header, Arrays]:
+        return {}, {"gram": np.asarray(self.gram, dtype=np.float64)}
+
+    def _load(self, header: Header, arrays: Arrays) -> None:
+        self.gram = arrays["gram"]
+        if header or self.gram.dtype != np.float64:
+            raise InputError("damaged kernel: Precomputed needs a gram matrix of float64")

@@ -1,0 +1,155 @@
+"""The covariance G of a kernel at given tokens as something to multiply with.
+
+Whatever stands behind it (a matrix, a factor, explicit features, or the kernel evaluated again each
+time), a model needs products G V, some columns of G, and in the end the function G A as something
+that can be evaluated at new tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield.kernels._base import Floats, Kernel
+from seqfield.kernels.explicit import Expansion
+from seqfield.kernels.functions import Expanded, Function, Span
+from seqfield.kernels.gram import apply, product
+from seqfield.kernels.lowrank import Landmarks, landmarks, nystrom, pivoted_cholesky
+
+Ints = NDArray[np.int64]
+
+
+class Covariance(ABC):
+    """G (n, n) over n tokens."""
+
+    size: int
+
+    @abstractmethod
+    def multiply(self, v: Floats) -> Floats:
+        """G V."""
+
+    @abstractmethod
+    def columns(self, chosen: Ints) -> Floats:
+        """G[:, chosen]."""
+
+    @abstractmethod
+    def function(self, coefficients: Floats) -> Function:
+        """The function x -> sum_j k(x, x_j) a_j for coefficients A (n, C)."""
+
+    def rows_times(self, rows: Ints, v: Floats) -> Floats:
+        """G[rows] V."""
+        return self.columns(rows).T @ v
+
+
+class Matrix(Covariance):
+    """The gram matrix held in memory: a product reads n^2 numbers."""
+
+    def __init__(self, kernel: Kernel, tokens: Any, gram: NDArray[Any], n_jobs: int | None) -> None:
+        self.kernel, self.tokens, self.gram, self.n_jobs = kernel, tokens, gram, n_jobs
+        self.size = len(gram)
+
+    def multiply(self, v: Floats) -> Floats:
+        """G V, summed in float64."""
+        return product(self.gram, v, self.n_jobs)
+
+    def columns(self, chosen: Ints) -> Floats:
+        """G[:, chosen], read as rows."""
+        return self.gram[chosen].astype(np.float64).T
+
+    def function(self, coefficients: Floats) -> Function:
+        """Over the tokens that have a coefficient."""
+        return span(self.kernel, self.tokens, coefficients)
+
+
+class OnDemand(Covariance):
+    """Nothing is held: the kernel is evaluated in blocks for every product."""
+
+    def __init__(self, kernel: Kernel, tokens: Any, n_jobs: int | None) -> None:
+        self.kernel, self.tokens, self.n_jobs = kernel, tokens, n_jobs
+        self.size = int(tokens.shape[0])
+
+    def multiply(self, v: Floats) -> Floats:
+        """G V."""
+        return apply(self.kernel, self.tokens, self.tokens, v, self.n_jobs)
+
+    def columns(self, chosen: Ints) -> Floats:
+        """G[:, chosen]."""
+        return self.kernel(self.tokens[chosen], self.tokens).T
+
+    def function(self, coefficients: Floats) -> Function:
+        """Over the tokens that have a coefficient."""
+        return span(self.kernel, self.tokens, coefficients)
+
+
+class Factored(Covariance):
+    """G = Phi Phi' with features of the tokens, dense or sparse: a product costs 2 nnz(Phi) C."""
+
+    def __init__(self, features: Any) -> None:
+        self.features = features
+        # scipy multiplies fastest by rows, either way round
+        self._transposed = features.T.tocsr() if sp.issparse(features) else features.T
+        self.size = int(features.shape[0])
+
+    def multiply(self, v: Floats) -> Floats:
+        """Phi (Phi' V)."""
+        return np.asarray(self.features @ self.weights(v))
+
+    def weights(self, v: Floats) -> Floats:
+        """Phi' V, the weights of features of a function with coefficients V."""
+        return np.asarray(self._transposed @ v)
+
+    def columns(self, chosen: Ints) -> Floats:
+        """G[:, chosen]."""
+        few = self.features[chosen].T
+        return np.asarray(self.features @ (few.toarray() if sp.issparse(few) else few))
+
+
+class Explicit(Factored):
+    """Features that the kernel's expansion writes out."""
+
+    def __init__(self, expansion: Expansion, tokens: Any) -> None:
+        self.expansion = expansion
+        super().__init__(expansion.transform(tokens))
+
+    def function(self, coefficients: Floats) -> Function:
+        """By its weights."""
+        return Expanded(self.expansion, self.weights(coefficients))
+
+
+class LowRank(Factored):
+    """Features from a few landmark tokens."""
+
+    def __init__(self, found: Landmarks, tokens: Any, n_jobs: int | None) -> None:
+        self.found = found
+        super().__init__(found.features(tokens, n_jobs))
+
+    @classmethod
+    def choose(
+        cls,
+        kernel: Kernel,
+        tokens: Any,
+        rank: int,
+        *,
+        rng: np.random.Generator | None = None,
+        n_jobs: int | None = None,
+    ) -> LowRank:
+        """From tokens chosen greedily (pivoted Cholesky), or drawn if there is a generator."""
+        if rng is not None:
+            return cls(nystrom(kernel, tokens, rank, rng), tokens, n_jobs)
+        chosen = pivoted_cholesky(kernel, tokens, rank).chosen
+        return cls(landmarks(kernel, tokens[np.sort(chosen)]), tokens, n_jobs)
+
+    def function(self, coefficients: Floats) -> Function:
+        """Over the landmarks: phi(x) w = k(x, z) (dual w)."""
+        kernel, tokens, dual = self.found
+        return Span(kernel, tokens, dual @ self.weights(coefficients))
+
+
+def span(kernel: Kernel, tokens: Any, coefficients: Floats) -> Span:
+    """The function over those tokens that have a coefficient other than zero."""
+    kept = np.flatnonzero(coefficients.any(axis=1))
+    return Span(kernel, tokens[kept], coefficients[kept])

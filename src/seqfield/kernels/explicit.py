@@ -1,0 +1,344 @@
+"""Kernels that are inner products of features which can be written out.
+
+A model of such a kernel can be trained on the features, without any gram matrix, over a whole
+corpus. An `Expansion` is learned on training tokens and maps any tokens to the same columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield._checks import number
+from seqfield.errors import BudgetError, InputError
+from seqfield.kernels import _expand_loops
+from seqfield.kernels._pairs import as_matrix, canonical, squared_norms
+from seqfield.persist import Arrays, prefixed, under
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Header = dict[str, Any]
+
+#: expansions by name, for model files
+EXPANSIONS: dict[str, type[Expansion]] = {}
+
+
+class Expansion(ABC):
+    """A map of tokens (N, width) to features (N, n_columns)."""
+
+    width: int
+    n_columns: int
+    parts: tuple[Expansion, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        EXPANSIONS[cls.__name__] = cls
+
+    def transform(self, x: Any) -> Any:
+        """The features of tokens, sparse (CSR) if those are."""
+        return self._transform(self._checked(x))
+
+    def squared_norms(self, x: Any) -> Floats:
+        """k(x, x) of each row: with the features that training tokens do not have."""
+        return self._squared_norms(self._checked(x))
+
+    def _checked(self, x: Any) -> Any:
+        x = as_matrix(x)
+        if x.shape[1] != self.width:
+            raise InputError(f"tokens of {x.shape[1]} features where training had {self.width}")
+        return x
+
+    @abstractmethod
+    def _transform(self, x: Any) -> Any:
+        """The features."""
+
+    @abstractmethod
+    def _squared_norms(self, x: Any) -> Floats:
+        """k(x, x) of each row."""
+
+    @abstractmethod
+    def _own(self) -> tuple[Header, Arrays]:
+        """What `_load` takes besides the parts."""
+
+    @classmethod
+    @abstractmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        """The expansion of what `_own` gave."""
+
+    def state(self) -> tuple[Header, Arrays]:
+        """Header and arrays from which `restore` rebuilds the expansion."""
+        own, arrays = self._own()
+        header: Header = {"expansion": type(self).__name__, "own": own, "parts": []}
+        for i, part in enumerate(self.parts):
+            inner, found = part.state()
+            header["parts"].append(inner)
+            arrays |= prefixed(str(i), found)
+        return header, arrays
+
+
+def restore(header: Any, arrays: Arrays) -> Expansion:
+    """The expansion of what `Expansion.state` gave, or an `InputError`.
+
+    >>> restore(*Same(3).state()).n_columns
+    3
+    """
+    try:
+        kind, own, inner = header["expansion"], dict(header["own"]), list(header["parts"])
+        if kind not in EXPANSIONS:
+            raise InputError(f"unknown expansion {kind!r}")
+        parts = [restore(part, under(str(i), arrays)) for i, part in enumerate(inner)]
+        return EXPANSIONS[kind]._load(own, arrays, parts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"damaged expansion: {error!r}") from error
+
+
+class Same(Expansion):
+    """The tokens as they are."""
+
+    def __init__(self, width: int) -> None:
+        self.width = self.n_columns = width
+
+    def _transform(self, x: Any) -> Any:
+        return x
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return squared_norms(x)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width}, {}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        return cls(_width(own))
+
+
+class Ones(Expansion):
+    """One column: the root of a value."""
+
+    n_columns = 1
+
+    def __init__(self, width: int, value: float) -> None:
+        self.width, self.value = width, value
+
+    def _transform(self, x: Any) -> Any:
+        column = np.full((x.shape[0], 1), np.sqrt(self.value))
+        return sp.csr_array(column) if sp.issparse(x) else column
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return np.full(x.shape[0], self.value)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width, "value": self.value}, {}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        return cls(_width(own), number("value", own["value"], low=0))
+
+
+class Times(Expansion):
+    """The features of another times the root of a scale."""
+
+    def __init__(self, inner: Expansion, scale: float) -> None:
+        self.parts, self.scale = (inner,), scale
+        self.width, self.n_columns = inner.width, inner.n_columns
+
+    def _transform(self, x: Any) -> Any:
+        return self.parts[0].transform(x) * np.sqrt(self.scale)
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return self.scale * self.parts[0].squared_norms(x)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"scale": self.scale}, {}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        (inner,) = parts
+        return cls(inner, number("scale", own["scale"], low=0))
+
+
+class UnitLength(Expansion):
+    """The features of another, scaled to length 1 in each row.
+
+    The length is that of all features: also of those that training tokens do not have.
+    """
+
+    def __init__(self, inner: Expansion) -> None:
+        self.parts = (inner,)
+        self.width, self.n_columns = inner.width, inner.n_columns
+
+    def _transform(self, x: Any) -> Any:
+        scale = inverse_root(self.parts[0].squared_norms(x))
+        features = self.parts[0].transform(x)
+        if sp.issparse(features):
+            return sp.csr_array(sp.diags_array(scale) @ features)
+        return features * scale[:, None]
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return (self.parts[0].squared_norms(x) > 0).astype(np.float64)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {}, {}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        (inner,) = parts
+        return cls(inner)
+
+
+class Beside(Expansion):
+    """The features of two, side by side."""
+
+    def __init__(self, left: Expansion, right: Expansion) -> None:
+        if left.width != right.width:
+            raise InputError("expansions side by side must take the same tokens")
+        self.parts = (left, right)
+        self.width, self.n_columns = left.width, left.n_columns + right.n_columns
+
+    def _transform(self, x: Any) -> Any:
+        found = [part.transform(x) for part in self.parts]
+        return sp.hstack(found, format="csr") if sp.issparse(x) else np.hstack(found)
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return self.parts[0].squared_norms(x) + self.parts[1].squared_norms(x)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {}, {}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        left, right = parts
+        return cls(left, right)
+
+
+class Chosen(Expansion):
+    """The features of another on some of the columns."""
+
+    def __init__(self, inner: Expansion, columns: Ints, width: int) -> None:
+        if len(columns) != inner.width or ((columns < 0) | (columns >= width)).any():
+            raise InputError("damaged expansion: its columns do not fit")
+        self.parts, self.columns, self.width = (inner,), columns, width
+        self.n_columns = inner.n_columns
+
+    def _transform(self, x: Any) -> Any:
+        return self.parts[0].transform(x[:, self.columns])
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return self.parts[0].squared_norms(x[:, self.columns])
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width}, {"columns": self.columns}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        (inner,) = parts
+        return cls(inner, _whole(arrays["columns"]), _width(own))
+
+
+class Quadratic(Expansion):
+    """(x . z + c)^2 on tokens of ones and zeros: [c, sqrt(2c + 1) x_i, sqrt(2) x_i x_j (i < j)].
+
+    For such x, x_i^2 = x_i, so (x . z)^2 = sum_i x_i z_i + 2 sum_{i<j} x_i x_j z_i z_j. Only pairs
+    that training tokens have get columns: the weight of any other is 0 at the optimum.
+
+    ``keys`` are the pairs as i * width + j, in the order of their columns.
+
+    >>> x = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))
+    >>> found = Quadratic.learn(x, 1.0)
+    >>> phi = found.transform(x)
+    >>> phi.shape, (phi @ phi.T).toarray().round(9).tolist()
+    ((2, 6), [[9.0, 4.0], [4.0, 9.0]])
+    """
+
+    def __init__(self, width: int, coef0: float, keys: Ints) -> None:
+        self.width, self.coef0, self.keys = width, coef0, keys
+        self.n_columns = 1 + width + len(keys)
+
+    @classmethod
+    def learn(cls, x: Any, coef0: float, budget: float = np.inf) -> Quadratic | None:
+        """The expansion with the pairs that occur in x; None if x is not sparse or not binary."""
+        if not sp.issparse(x):
+            return None
+        x = canonical(x)
+        if not (x.data == 1).all():
+            return None
+        lengths = np.diff(x.indptr).astype(np.int64)
+        entries = int((1 + lengths + lengths * (lengths - 1) // 2).sum())
+        need = 12 * entries  # a float64 and an int32 each
+        if need > budget:
+            raise BudgetError(
+                f"the pairs of features of {x.shape[0]} tokens are {entries} numbers, "
+                f"{need / 2**30:.3g} GiB; the budget is {budget / 2**30:.3g} GiB. Use fewer "
+                'features a token, or method="sparse", n_landmarks= or a larger gram_budget='
+            )
+        keys = _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1])
+        if 1 + x.shape[1] + len(keys) >= 2**31:
+            raise BudgetError(f"{len(keys)} pairs of features are more than 2^31 columns")
+        return cls(x.shape[1], coef0, keys)
+
+    @cached_property
+    def _table(self) -> tuple[Ints, NDArray[np.int32]]:
+        slots, places = _expand_loops.table_of(self.keys)
+        return slots, places
+
+    def _binary(self, x: Any) -> Any:
+        x = canonical(sp.csr_array(x))
+        if not (x.data == 1).all():
+            raise InputError(
+                "this model was trained on pairs of features that are 0 or 1, and these tokens "
+                "have other values: train with explicit=False for such features"
+            )
+        return x
+
+    def _transform(self, x: Any) -> Any:
+        x = self._binary(x)
+        indptr, indices = _expand_loops.expand(x.indptr, x.indices, self.width, *self._table)
+        # c, then sqrt(2c + 1) for the single features, then sqrt(2) for the pairs
+        data = np.full(len(indices), np.sqrt(2.0))
+        data[indices <= self.width] = np.sqrt(2.0 * self.coef0 + 1.0)
+        data[indptr[:-1]] = self.coef0
+        if len(indices) < 2**31:  # row starts of the type of the columns, or scipy copies those
+            indptr = indptr.astype(np.int32)
+        return sp.csr_array((data, indices, indptr), shape=(x.shape[0], self.n_columns))
+
+    def _squared_norms(self, x: Any) -> Floats:
+        lengths: Floats = np.diff(self._binary(x).indptr).astype(np.float64)
+        return np.square(lengths + self.coef0)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width, "coef0": self.coef0}, {"keys": self.keys}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        keys, width = _whole(arrays["keys"]), _width(own)
+        if len(keys):
+            i, j = np.divmod(keys, width)
+            if keys.min() < 0 or not (i < j).all() or len(np.unique(keys)) != len(keys):
+                raise InputError("damaged expansion: its pairs of features do not fit")
+        return cls(width, number("coef0", own["coef0"], low=0), keys)
+
+
+def inverse_root(squares: Floats) -> Floats:
+    """1 / sqrt(squares), and 0 where that is not above 0.
+
+    >>> inverse_root(np.array([4.0, 0.0])).tolist()
+    [0.5, 0.0]
+    """
+    above = squares > 0
+    return np.where(above, 1.0, 0.0) / np.sqrt(np.where(above, squares, 1.0))
+
+
+def _width(own: Header) -> int:
+    return int(number("width", own["width"], low=0, high=2**31, whole=True))
+
+
+def _whole(values: NDArray[Any]) -> Ints:
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise InputError("damaged expansion: whole numbers expected")
+    return values.astype(np.int64)

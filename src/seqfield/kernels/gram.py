@@ -1,0 +1,207 @@
+"""Gram matrices in blocks: within a memory budget, on threads, and checked.
+
+Blocks depend on the sizes alone and each is computed by one thread, so every result is
+bit-identical for every ``n_jobs``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike, NDArray
+
+from seqfield import _parallel
+from seqfield._checks import number
+from seqfield.errors import BudgetError, InputError
+from seqfield.kernels import _loops
+from seqfield.kernels._base import Floats, Kernel
+from seqfield.kernels._distinct import distinct
+from seqfield.kernels._pairs import Pairs, Rows, as_rows
+
+__all__ = ["apply", "distinct", "gram", "product"]
+
+#: bytes of one temporary array of a block: what stays in cache, and the most
+CACHE, BLOCK = 2**22, 2**25
+
+#: rows that are multiplied at once
+PIECE = 512
+
+#: rows that are mirrored at once
+MIRROR = 512
+
+#: tokens whose gram matrix shows whether an untrusted kernel is positive semi-definite
+PROBE = 400
+
+
+def gram(
+    kernel: Kernel,
+    x: Any,
+    z: Any = None,
+    *,
+    budget: float,
+    dtype: DTypeLike = np.float64,
+    n_jobs: int | None = None,
+) -> NDArray[Any]:
+    """k(x, z) (N, M) as an array of ``dtype``; z None stands for x.
+
+    ``budget`` is the most bytes that the matrix may take; needing more is a `BudgetError`.
+
+    >>> from seqfield.kernels import Linear
+    >>> gram(Linear(), np.eye(2), budget=1e6)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    kernel.check()
+    left = as_rows(x)
+    same = z is None or z is x
+    right = left if same else as_rows(z)
+    kind = check_dtype(dtype)
+    check_budget(left.end, right.end, kind, budget)
+    out = np.empty((left.end, right.end), kind)
+    mirror = same and kernel.trusted
+
+    def fill(begin: int, end: int) -> None:
+        # the upper triangle of blocks; the lower one is its mirror image
+        first = begin if mirror else 0
+        pairs = Pairs(left.part(begin, end), right.part(first, right.end), aligned=mirror)
+        out[begin:end, first:] = finite_block(kernel, pairs)
+
+    def reflect(begin: int, end: int) -> None:
+        out[end:, begin:end] = out[begin:end, end:].T
+        corner = out[begin:end, begin:end]
+        corner[:] = np.triu(corner) + np.triu(corner, 1).T
+
+    warm(kernel, left, right)
+    strips = cuts(left.end, right.end)
+    _parallel.run(lambda strip: fill(*strip), strips, n_jobs)
+    if mirror:
+        # in larger blocks, whose transposes are written in longer runs
+        _parallel.run(lambda strip: reflect(*strip), even(left.end, MIRROR), n_jobs)
+    if same and out.size and not kernel.trusted:
+        check_covariance(out, strips)
+    return out
+
+
+def apply(
+    kernel: Kernel, x: Any, z: Any, coefficients: Floats, n_jobs: int | None = None
+) -> Floats:
+    """k(x, z) @ coefficients (N, S) without holding k(x, z).
+
+    >>> from seqfield.kernels import Linear
+    >>> apply(Linear(), np.eye(2), np.eye(2), np.array([[1.0], [2.0]])).ravel()
+    array([1., 2.])
+    """
+    kernel.check()
+    left, right = as_rows(x), as_rows(z)
+    if coefficients.shape[0] != right.end:
+        raise InputError(
+            f"{coefficients.shape[0]} rows of coefficients for {right.end} tokens of the kernel"
+        )
+    out = np.empty((left.end, coefficients.shape[1]))
+
+    def fill(begin: int, end: int) -> None:
+        block = finite_block(kernel, Pairs(left.part(begin, end), right))
+        np.matmul(block, coefficients, out=out[begin:end])
+
+    warm(kernel, left, right)
+    _parallel.run(lambda strip: fill(*strip), cuts(left.end, right.end), n_jobs)
+    return out
+
+
+def product(g: NDArray[Any], v: Floats, n_jobs: int | None = None) -> Floats:
+    """G @ v (N, S) in float64, whether G is stored in float64 or in float32.
+
+    >>> product(np.eye(2, dtype=np.float32), np.array([[1.0], [2.0]])).ravel()
+    array([1., 2.])
+    """
+    if g.shape[1] != v.shape[0]:
+        raise InputError(f"a matrix of {g.shape[1]} columns times one of {v.shape[0]} rows")
+    out = np.empty((g.shape[0], v.shape[1]))
+    turned = np.ascontiguousarray(v.T)
+
+    def fill(begin: int, end: int) -> None:
+        if g.dtype == np.float64:
+            np.matmul(g[begin:end], v, out=out[begin:end])
+        else:
+            _loops.multiply(g[begin:end], turned, out[begin:end])
+
+    _parallel.run(lambda strip: fill(*strip), even(g.shape[0], PIECE), n_jobs)
+    return out
+
+
+def warm(kernel: Kernel, left: Rows, right: Rows) -> None:
+    """Compute what all blocks share before threads ask for it all at once."""
+    if left.end and right.end:
+        kernel._value(Pairs(left.part(0, 1), right.part(0, 1)))
+
+
+def cuts(n: int, m: int) -> list[tuple[int, int]]:
+    """Rows of the blocks: temporaries should stay in cache, but blocks of fewer than 64 rows are
+    slow to multiply."""
+    size = max(CACHE, min(BLOCK, 64 * 8 * m))
+    return even(n, max(1, size // (8 * max(m, 1))))
+
+
+def even(n: int, height: int) -> list[tuple[int, int]]:
+    """0:n in pieces of this height."""
+    return [(a, min(a + height, n)) for a in range(0, n, height)]
+
+
+def check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """float64 or float32."""
+    kind = np.dtype(dtype)
+    if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
+        raise InputError(f"a gram matrix is of float64 or float32, not of {kind}")
+    return kind
+
+
+def check_budget(n: int, m: int, kind: np.dtype[Any], budget: float) -> None:
+    """Raise a `BudgetError` if a matrix (n, m) needs more bytes than the budget."""
+    number("gram_budget", budget, low=0)
+    need = n * m * kind.itemsize
+    if need > budget:
+        raise BudgetError(
+            f"the gram matrix of {n} x {m} tokens in {kind} needs {need / 2**30:.3g} GiB, the "
+            f'budget is {budget / 2**30:.3g} GiB. Use method="sparse", n_landmarks=, or for '
+            "polynomial kernels of sparse features explicit=True; or give more with gram_budget=, "
+            'or halve the need with gram_dtype="float32"'
+        )
+
+
+def finite_block(kernel: Kernel, pairs: Pairs) -> Floats:
+    """k(x, z), or an `InputError` that names the tokens where it is NaN or infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        block = kernel._value(pairs)
+        # one pass; only if finite numbers overflow in the sum is there no need to complain
+        if np.isfinite(block.sum()):
+            return block
+    bad = np.argwhere(~np.isfinite(block))
+    if len(bad):
+        i, j = (int(v) for v in bad[0])
+        row, column = pairs.left_rows.begin + i, pairs.right_rows.begin + j
+        raise InputError(f"the kernel is {block[i, j]} for tokens {row} and {column}")
+    return block
+
+
+def check_covariance(g: NDArray[Any], strips: list[tuple[int, int]]) -> None:
+    """Raise an `InputError` unless g is symmetric and looks positive semi-definite."""
+    largest = max(float(np.abs(g[a:b]).max()) for a, b in strips)
+    # float32 rounds to 6e-8
+    symmetry, spectrum = (1e-8, 1e-6) if g.dtype == np.float64 else (1e-6, 1e-5)
+    for a, b in strips:
+        off = np.abs(g[a:b, a:] - g[a:, a:b].T)
+        if off.max() > symmetry * largest:
+            i, j = (int(v) + a for v in np.unravel_index(int(off.argmax()), off.shape))
+            raise InputError(
+                f"the kernel is not symmetric: {g[i, j]:g} for tokens {i}, {j} but {g[j, i]:g} "
+                f"for {j}, {i}"
+            )
+    probe = np.linspace(0, len(g) - 1, min(PROBE, len(g))).astype(np.int64)
+    values = scipy.linalg.eigvalsh(g[np.ix_(probe, probe)].astype(np.float64))
+    if values[0] < -spectrum * max(values[-1], 0.0):
+        raise InputError(
+            f"the kernel is not positive semi-definite: an eigenvalue of {values[0]:.3g}, the "
+            f"largest being {values[-1]:.3g}"
+        )

@@ -1,0 +1,332 @@
+"""Kernels of inner products and distances."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Self
+
+import numpy as np
+
+from seqfield._checks import number
+from seqfield.errors import InputError
+from seqfield.kernels import explicit
+from seqfield.kernels._base import Floats, Kernel
+from seqfield.kernels._distinct import distinct
+from seqfield.kernels._pairs import Pairs, as_matrix, squared_norms
+from seqfield.kernels.explicit import Expansion, inverse_root
+
+#: rows whose distances are looked at for the length scale "auto"
+SAMPLE = 500
+
+
+class Linear(Kernel):
+    """k(x, z) = x . z
+
+    >>> Linear()(np.array([[1.0, 2.0], [0.0, 1.0]]))
+    array([[5., 2.],
+           [2., 1.]])
+    """
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return pairs.inner.copy()
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return []
+
+    def _diagonal(self, x: Any) -> Floats:
+        return squared_norms(x)
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """The tokens as they are."""
+        return explicit.Same(as_matrix(x).shape[1])
+
+
+class Constant(Kernel):
+    """k(x, z) = value
+
+    >>> (Linear() + 2.0)(np.array([[1.0], [3.0]]))
+    array([[ 3.,  5.],
+           [ 5., 11.]])
+    """
+
+    _positive = ("value",)
+
+    def __init__(self, value: float = 1.0) -> None:
+        self.value = value
+
+    def _check(self) -> None:
+        number("Constant: value", self.value, low=0)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return np.full(pairs.shape, float(self.value))
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        return [self._value(pairs) for _ in self._free()]
+
+    def _diagonal(self, x: Any) -> Floats:
+        return np.full(x.shape[0], float(self.value))
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """One column, the same for all tokens."""
+        return explicit.Ones(as_matrix(x).shape[1], float(self.value))
+
+
+class Polynomial(Kernel):
+    """k(x, z) = (x . z + coef0) ** degree
+
+    >>> Polynomial(degree=2)(np.array([[1.0, 1.0], [0.0, 1.0]]))
+    array([[9., 4.],
+           [4., 4.]])
+    """
+
+    _positive = ("coef0",)
+
+    def __init__(self, degree: int = 2, coef0: float = 1.0) -> None:
+        self.degree = degree
+        self.coef0 = coef0
+
+    def _check(self) -> None:
+        number("Polynomial: degree", self.degree, low=1, whole=True)
+        number("Polynomial: coef0", self.coef0, low=0)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return whole_power(pairs.inner + self.coef0, self.degree)
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # dk/dlog c = d (x.z + c)^(d-1) c
+        rest = [whole_power(pairs.inner + self.coef0, self.degree - 1) for _ in self._free()]
+        return [self.degree * self.coef0 * value for value in rest]
+
+    def _diagonal(self, x: Any) -> Floats:
+        return whole_power(squared_norms(x) + self.coef0, self.degree)
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """For sparse tokens of ones and degree 2: a constant, the features and their pairs."""
+        x, c = as_matrix(x), float(self.coef0)
+        if self.degree == 1:
+            return explicit.Beside(explicit.Ones(x.shape[1], c), explicit.Same(x.shape[1]))
+        return explicit.Quadratic.learn(x, c, budget) if self.degree == 2 else None
+
+
+class _Stationary(Kernel):
+    """A function of the distance over a length scale."""
+
+    _positive: tuple[str, ...] = ("length_scale",)
+    length_scale: float | str
+
+    def _check(self) -> None:
+        if self.length_scale == "auto":
+            return
+        try:
+            number("length_scale", self.length_scale, low=0)
+        except InputError as error:
+            raise InputError(f"{type(self).__name__}: {error}, or 'auto'") from error
+        if self.length_scale == 0:
+            raise InputError(f"{type(self).__name__}: length_scale must be above 0")
+
+    def _scale(self) -> float:
+        if isinstance(self.length_scale, str):
+            raise InputError(
+                f"{type(self).__name__}: length_scale 'auto' is set by fit(x); "
+                "fit the kernel first or give a number"
+            )
+        return float(self.length_scale)
+
+    def _diagonal(self, x: Any) -> Floats:
+        self._scale()  # refuses "auto" as _value does
+        return np.ones(x.shape[0])
+
+    def fit(self, x: Any, names: list[str] | None = None) -> Self:
+        """The kernel with the length scale "auto" set to the median distance."""
+        self.check()
+        out = copy.copy(self)
+        if self.length_scale == "auto":
+            out.length_scale = median_distance(as_matrix(x))
+        return out
+
+
+class RBF(_Stationary):
+    """k(x, z) = exp(-|x - z|^2 / (2 length_scale^2))
+
+    The length scale "auto" is the median distance of training tokens, set by `fit`.
+
+    >>> RBF(1.0)(np.array([[0.0], [2.0]])).round(3)
+    array([[1.   , 0.135],
+           [0.135, 1.   ]])
+    """
+
+    def __init__(self, length_scale: float | str = "auto") -> None:
+        self.length_scale = length_scale
+
+    def _value(self, pairs: Pairs) -> Floats:
+        out = pairs.squared_distances * (-0.5 / self._scale() ** 2)
+        return np.exp(out, out=out)
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # dk/dlog l = k |x - z|^2 / l^2
+        return [self._value(pairs) * pairs.squared_distances / self._scale() ** 2]
+
+
+class Matern(_Stationary):
+    """The Matern kernel of smoothness nu: 0.5, 1.5 or 2.5.
+
+    >>> Matern(1.0, nu=0.5)(np.array([[0.0], [1.0]])).round(3)
+    array([[1.   , 0.368],
+           [0.368, 1.   ]])
+    """
+
+    def __init__(self, length_scale: float | str = "auto", nu: float = 1.5) -> None:
+        self.length_scale = length_scale
+        self.nu = nu
+
+    def _check(self) -> None:
+        super()._check()
+        if number("Matern: nu", self.nu) not in (0.5, 1.5, 2.5):
+            raise InputError(f"Matern: nu must be 0.5, 1.5 or 2.5, got {self.nu!r}")
+
+    def _scaled(self, pairs: Pairs) -> Floats:
+        """sqrt(2 nu) |x - z| / l"""
+        return np.sqrt(pairs.squared_distances * (2 * self.nu / self._scale() ** 2))
+
+    def _value(self, pairs: Pairs) -> Floats:
+        r = self._scaled(pairs)
+        out = np.exp(-r)
+        if self.nu == 1.5:
+            out *= 1.0 + r
+        elif self.nu == 2.5:
+            out *= 1.0 + r + r * r / 3.0
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # dk/dlog l = -r dk/dr
+        r = self._scaled(pairs)
+        out = np.exp(-r)
+        if self.nu == 0.5:
+            out *= r
+        elif self.nu == 1.5:
+            out *= r * r
+        else:
+            out *= r * r * (1.0 + r) / 3.0
+        return [out]
+
+
+class RationalQuadratic(_Stationary):
+    """k(x, z) = (1 + |x - z|^2 / (2 alpha length_scale^2)) ** -alpha
+
+    >>> RationalQuadratic(1.0, alpha=0.5)(np.array([[0.0], [2.0]])).round(3)
+    array([[1.   , 0.447],
+           [0.447, 1.   ]])
+    """
+
+    _positive = ("length_scale", "alpha")
+
+    def __init__(self, length_scale: float | str = "auto", alpha: float = 1.0) -> None:
+        self.length_scale = length_scale
+        self.alpha = alpha
+
+    def _check(self) -> None:
+        super()._check()
+        if number("RationalQuadratic: alpha", self.alpha, low=0) == 0:
+            raise InputError("RationalQuadratic: alpha must be above 0")
+
+    def _ratio(self, pairs: Pairs) -> Floats:
+        return pairs.squared_distances / (2.0 * self.alpha * self._scale() ** 2)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        return np.exp(-self.alpha * np.log1p(self._ratio(pairs)))
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # with u the ratio: dk/dlog l = 2 alpha k u / (1 + u),
+        # dk/dlog alpha = alpha k (u / (1 + u) - log(1 + u))
+        u = self._ratio(pairs)
+        logs = np.log1p(u)
+        value = self.alpha * np.exp(-self.alpha * logs)
+        share = u / (1.0 + u)
+        return [2.0 * value * share, value * (share - logs)]
+
+
+class Normalized(Kernel):
+    """k(x, z) / sqrt(k(x, x) k(z, z)): the cosine of a kernel, 0 where a token has k(x, x) = 0.
+
+    >>> Normalized(Linear())(np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]]))
+    array([[1. , 0.8, 0. ],
+           [0.8, 1. , 0. ],
+           [0. , 0. , 0. ]])
+    """
+
+    _parts = ("kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def _inverse(self, x: Any) -> Floats:
+        """1 / sqrt(k(x, x)), or 0"""
+        return inverse_root(self.kernel._diagonal(x))
+
+    def _inverses(self, pairs: Pairs) -> tuple[Floats, Floats]:
+        left = pairs.left_rows.keep(self, self._inverse)
+        return left[:, None], pairs.right_rows.keep(self, self._inverse)
+
+    def _value(self, pairs: Pairs) -> Floats:
+        out = self.kernel._value(pairs)
+        left, right = self._inverses(pairs)
+        out *= left
+        out *= right
+        if pairs.aligned:
+            np.fill_diagonal(out, (left[:, 0] > 0).astype(np.float64))
+        return out
+
+    def _derivatives(self, pairs: Pairs) -> list[Floats]:
+        # d(k / sqrt(a b)) = dk / sqrt(a b) - k / sqrt(a b) (da / a + db / b) / 2
+        value = self._value(pairs)
+        left, right = self._inverses(pairs)
+        out = []
+        for d, da, db in zip(
+            self.kernel._derivatives(pairs),
+            self.kernel.diagonal_derivatives(pairs.x),
+            self.kernel.diagonal_derivatives(pairs.z),
+            strict=True,
+        ):
+            share = da[:, None] * left**2 + db * right**2
+            out.append(d * left * right - 0.5 * value * share)
+        return out
+
+    def _diagonal(self, x: Any) -> Floats:
+        return (self.kernel._diagonal(x) > 0).astype(np.float64)
+
+    def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
+        """The features of the kernel, scaled to length 1."""
+        inner = self.kernel.expansion(x, budget)
+        return None if inner is None else explicit.UnitLength(inner)
+
+
+def whole_power(values: Floats, exponent: int) -> Floats:
+    """values ** exponent by squaring: many times faster than numpy's for exponents above 2.
+
+    ``values`` is overwritten.
+
+    >>> whole_power(np.array([2.0, 3.0]), 5)
+    array([ 32., 243.])
+    """
+    n = int(exponent)
+    odd: Floats | None = None  # the product of the powers whose bits are set so far
+    while n > 1:
+        if n % 2:
+            odd = values.copy() if odd is None else odd * values
+        values *= values
+        n //= 2
+    if n == 0:
+        return np.ones_like(values)
+    return values if odd is None else np.multiply(odd, values, out=odd)
+
+
+def median_distance(x: Any) -> float:
+    """Median distance of at most 500 distinct rows, drawn with a fixed seed; 1 if there is none."""
+    first, _ = distinct(x)
+    if len(first) > SAMPLE:
+        first = np.sort(np.random.default_rng(0).choice(first, SAMPLE, replace=False))
+    squares = Pairs(x[first]).squared_distances
+    found = squares[np.triu_indices(len(first), 1)]
+    median = float(np.sqrt(np.median(found))) if len(found) else 0.0
+    return median if median > 0 else 1.0

@@ -1,0 +1,195 @@
+"""Linear systems and determinants of operators that are known by their products alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+
+Floats = NDArray[np.float64]
+#: rows (k, n) -> the operator applied to each of them
+Multiply = Callable[[Floats], Floats]
+
+#: numbers that the bases of the Lanczos recursions may take at once: 256 MiB
+BASIS = 2**25
+#: steps between two looks at whether a quadrature has settled
+PERIOD = 5
+
+
+class Solution(NamedTuple):
+    """Solutions in the shape of the right-hand sides; for each whether a direction of negative
+    curvature ended it; and the number of iterations of the slowest."""
+
+    x: Floats
+    negative: NDArray[np.bool_]
+    n_iter: int
+
+
+class LogDeterminant(NamedTuple):
+    """An estimate and its standard error."""
+
+    value: float
+    error: float
+
+
+def conjugate_gradients(
+    multiply: Multiply,
+    b: Floats,
+    *,
+    dual: Callable[[Floats], Floats] | None = None,
+    tol: float | Floats = 1e-8,
+    max_iter: int = 1000,
+) -> Solution:
+    """Solve A x = b for one right-hand side (n,) or for each of several (k, n).
+
+    A is self-adjoint in the inner product <u, v> = u . dual(v), by default the plain one. Each
+    row has its own coefficients and is left alone once its residual is below ``tol`` of |b|; only
+    the others are multiplied. A row that meets a direction d with <d, A d> <= 0 ends there: at the
+    first iteration with x = d = b, a direction of descent for a truncated Newton step.
+
+    >>> a = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> conjugate_gradients(lambda v: v @ a, np.array([3.0, 4.0])).x.round(6)
+    array([1., 1.])
+    """
+
+    def inner(u: Floats, v: Floats) -> Floats:
+        if dual is not None:
+            v = np.stack([dual(row) for row in v])
+        return np.asarray(np.einsum("ij,ij->i", u, v))
+
+    r = np.array(np.atleast_2d(b), dtype=np.float64)
+    x, d, square = np.zeros_like(r), r.copy(), inner(r, r)
+    goal = np.asarray(tol) ** 2 * square
+    negative = np.zeros(len(r), bool)
+    todo, n_iter = np.flatnonzero(square > goal), 0
+    while len(todo) and n_iter < max_iter:
+        n_iter += 1
+        towards = d[todo]
+        image = multiply(towards)
+        curve = inner(towards, image)
+        bad = curve <= 0.0
+        if bad.any():
+            negative[todo[bad]] = True
+            if n_iter == 1:
+                x[todo[bad]] = towards[bad]
+            todo, towards, image, curve = todo[~bad], towards[~bad], image[~bad], curve[~bad]
+            if not len(todo):
+                break
+        step = (square[todo] / curve)[:, None]
+        x[todo] += step * towards
+        r[todo] -= step * image
+        new = inner(r[todo], r[todo])
+        d[todo] = r[todo] + (new / square[todo])[:, None] * towards
+        square[todo] = new
+        todo = todo[new > goal[todo]]
+    return Solution(x.reshape(b.shape), negative, n_iter)
+
+
+def lanczos_log_determinant(
+    multiply: Multiply, probes: Floats, steps: int = 100, tol: float = 1e-6
+) -> LogDeterminant:
+    """log det A of a symmetric positive definite A by stochastic Lanczos quadrature.
+
+    log det A = E[z' log(A) z] over Rademacher vectors z, the rows of ``probes`` (k, n). Each
+    term is |z|^2 sum_j v_j^2 log(l_j) with l_j the eigenvalues of the tridiagonal matrix of a
+    Lanczos recursion from z and v_j the first entries of its eigenvectors (Golub and Meurant).
+    Every new vector is made orthogonal to all before: without, eigenvalues come twice. The
+    recursion ends after ``steps``, or where no term moves by more than ``tol`` of the largest.
+
+    >>> probes = np.array([[1.0, 1.0], [1.0, -1.0]])
+    >>> found = lanczos_log_determinant(lambda v: v * [1.0, np.e], probes)
+    >>> round(found.value, 6), round(found.error, 6)
+    (1.0, 0.0)
+    """
+    k, n = probes.shape
+    steps = min(steps, n)
+    size = max(1, BASIS // (n * steps))
+    terms = np.concatenate(
+        [_quadrature(multiply, probes[a : a + size], steps, tol) for a in range(0, k, size)]
+    )
+    error = float(terms.std(ddof=1) / np.sqrt(k)) if k > 1 else np.inf
+    return LogDeterminant(float(terms.mean()), error)
+
+
+def _quadrature(multiply: Multiply, z: Floats, steps: int, tol: float) -> Floats:
+    """z' log(A) z for each row."""
+    k, n = z.shape
+    square = np.einsum("ij,ij->i", z, z)
+    basis = np.zeros((k, steps, n))
+    alpha, beta = np.zeros((k, steps)), np.zeros((k, steps))
+    q = z / np.sqrt(square)[:, None]
+    going, sizes, before = np.ones(k, bool), np.full(k, steps), np.full(k, np.inf)
+    for j in range(steps):
+        rows = np.flatnonzero(going)
+        basis[rows, j] = q[rows]
+        w = multiply(q[rows])
+        alpha[rows, j] = np.einsum("ij,ij->i", q[rows], w)
+        scale = np.sqrt(np.einsum("ij,ij->i", w, w))
+        for i, row in enumerate(rows):
+            seen = basis[row, : j + 1]
+            for _ in range(2):  # the second pass takes what rounding left of the first
+                w[i] -= (seen @ w[i]) @ seen
+        beta[rows, j] = np.sqrt(np.einsum("ij,ij->i", w, w))
+        # the space is exhausted: the quadrature is exact as it stands
+        over = beta[rows, j] <= 1e-12 * scale
+        sizes[rows[over]], going[rows[over]] = j + 1, False
+        rows, w = rows[~over], w[~over]
+        if (j + 1) % PERIOD == 0 and len(rows):
+            now = np.array([_term(alpha[r], beta[r], j + 1) for r in rows]) * square[rows]
+            settled = np.abs(now - before[rows]).max() <= tol * np.abs(now).max()
+            before[rows] = now
+            if settled:
+                sizes[rows], going[rows] = j + 1, False
+        if not going.any():
+            break
+        q[rows] = w / beta[rows, j][:, None]
+    terms = [_term(a, b, m) for a, b, m in zip(alpha, beta, sizes, strict=True)]
+    return np.asarray(square * terms)
+
+
+def _term(alpha: Floats, beta: Floats, m: int) -> float:
+    """sum_j v_j^2 log(l_j) of the leading m x m tridiagonal matrix."""
+    values, vectors = scipy.linalg.eigh_tridiagonal(alpha[:m], beta[: m - 1])
+    if values[0] <= 0.0:
+        raise InputError("the logarithm of a determinant needs a positive definite operator")
+    return float(vectors[0] ** 2 @ np.log(values))
+
+
+def dense(multiply: Multiply, n: int, block: int = 64) -> Floats:
+    """A symmetric operator as a matrix (n, n), by its products with all unit vectors.
+
+    >>> dense(lambda v: 2.0 * v, 2)
+    array([[2., 0.],
+           [0., 2.]])
+    """
+    out = np.empty((n, n))
+    for a in range(0, n, block):
+        b = min(a + block, n)
+        unit = np.zeros((b - a, n))
+        unit[np.arange(b - a), np.arange(a, b)] = 1.0
+        out[a:b] = multiply(unit)
+    return 0.5 * (out + out.T)
+
+
+def exact_log_determinant(multiply: Multiply, n: int) -> float:
+    """log det A of a symmetric positive definite A by n products and a Cholesky factor.
+
+    >>> round(exact_log_determinant(lambda v: v * [1.0, np.e], 2), 6)
+    1.0
+    """
+    return log_determinant(dense(multiply, n))
+
+
+def log_determinant(matrix: Floats) -> float:
+    """log det of a positive definite matrix.
+
+    >>> round(log_determinant(np.diag([1.0, np.e])), 6)
+    1.0
+    """
+    root = scipy.linalg.cholesky(matrix, lower=True)
+    return 2.0 * float(np.log(np.diagonal(root)).sum())

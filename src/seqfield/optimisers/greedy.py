@@ -1,0 +1,214 @@
+"""Greedy selection of atoms: pick by the gradient, refit, repeat (SGPS and clique selection).
+
+Needs ``value_and_grad`` and ``over`` of an objective whose parameters are the score table itself.
+A round costs one product with the covariance (or with a few of its rows), the orthonormalisation
+O(n p) of each new atom, and the refit: O(n p) for each step over p atoms.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.architectures.atoms import Atom, Atoms
+from seqfield.architectures.lookup import Values
+from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.priors import ElasticNet
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The derivative of the regularised risk by the coefficient of every possible place.
+
+    For kernel k and score column c it is c2 f_k(t) + sum_u G_k[t, u] d[u, c] at token t, and
+    c2 T + eta d_T at a transition.
+    """
+
+    atoms: Atoms
+    c2: float
+    active: list[Atom]
+    own: list[Values]  # the present function, by kernel
+    gradient: Values  # the loss's gradient by the score table and the transitions
+
+    def rows(self, kernel: int, rows: Ints | None = None) -> Floats:
+        """At some tokens, or at all (m, C)."""
+        covariance, own = self.atoms.covariances[kernel], self.own[kernel].table
+        if rows is None:
+            return self.c2 * own + covariance.multiply(self.gradient.table)
+        return self.c2 * own[rows] + covariance.rows_times(rows, self.gradient.table)
+
+    def transitions(self, kernel: int) -> Floats:
+        """At the transitions (S, S)."""
+        return np.asarray(
+            self.c2 * self.own[kernel].transitions + self.atoms.eta * self.gradient.transitions
+        )
+
+
+class Picker(Protocol):
+    """Chooses atoms."""
+
+    def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
+        """The next atoms, given the derivatives and the values of the present function; none
+        ends the selection."""
+
+
+class Round(NamedTuple):
+    """A round of selection: atoms so far, their coefficients, the free transitions, the
+    regularised risk and the loss alone."""
+
+    n_atoms: int
+    coefficients: Floats
+    transitions: Floats
+    risk: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Adds atoms round by round.
+
+    Parameters
+    ----------
+    atoms : the empty set of atoms to fill
+    prior : c2 / 2 times the squared norm of the function
+    pick : chooses the atoms of a round
+    max_iter : rounds
+    max_atoms : stop at this many atoms
+    update : after each round refit the weights of "all" atoms, or of the "new" ones alone
+    gain_tol : stop when a round lowers the risk by less
+    tol : relative tolerance of a refit
+    """
+
+    atoms: Atoms
+    prior: ElasticNet
+    pick: Picker
+    max_iter: int
+    max_atoms: int
+    update: Literal["all", "new"] = "all"
+    gain_tol: float = 0.0
+    tol: float = 1e-5
+    needs = ("value_and_grad", "over")
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Select from nothing; ``theta`` (the score table and the transitions) must be zero.
+
+        The result's ``trace`` holds the atoms in order of choice, and a `Round` for each round.
+        """
+        require("greedy selection", objective, self.needs)
+        state = (_All if self.update == "all" else _New)(self, objective)
+        rounds: list[Round] = []
+        done = False
+        while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
+            atoms = self.pick(state.slopes(), state.values)
+            if not atoms:
+                break
+            before = state.risk
+            state.take(atoms[: self.max_atoms - len(state.active)])
+            rounds.append(state.round())
+            step = Step(len(rounds), state.theta, state.risk)
+            done = callback is not None and callback(step)
+            done = done or before - state.risk < self.gain_tol
+        return Result(state.theta, state.risk, None, len(rounds), True, (state.active, rounds))
+
+
+class _State(ABC):
+    """The present function of a selection."""
+
+    values: Values
+    norm: float
+
+    def __init__(self, greedy: Greedy, objective: Any) -> None:
+        self.greedy, self.objective, self.atoms = greedy, objective, greedy.atoms
+        self.active: list[Atom] = []
+        self.coefficients = np.zeros(0)
+        self.weights = np.zeros(self.atoms.n_parameters)
+        self.take([])
+
+    @property
+    def theta(self) -> Floats:
+        """The score table and the transitions."""
+        return np.concatenate([self.values.table.ravel(), self.values.transitions.ravel()])
+
+    def slopes(self) -> Slopes:
+        """The derivatives at the present function."""
+        own = [self._own(k) for k in range(len(self.atoms.covariances))]
+        return Slopes(self.atoms, self.greedy.prior.c2, self.active, own, self.gradient)
+
+    def take(self, atoms: list[Atom]) -> None:
+        """Take atoms in and refit."""
+        self._refit(atoms)
+        self.loss, gradient = self.objective.value_and_grad(self.theta)
+        self.gradient: Values = self.objective.architecture.lift(gradient)
+        self.risk = self.loss + 0.5 * self.greedy.prior.c2 * self.norm
+
+    def round(self) -> Round:
+        """What is to be told of it."""
+        steps = self.atoms.transitions(self.weights)
+        return Round(len(self.active), self.coefficients, steps, self.risk, self.loss)
+
+    @abstractmethod
+    def _own(self, kernel: int) -> Values:
+        """The values of one kernel's part of the function."""
+
+    @abstractmethod
+    def _refit(self, atoms: list[Atom]) -> None:
+        """Set values, coefficients and norm with these atoms added."""
+
+    def _descend(self, atoms: Atoms, start: Floats) -> Floats:
+        if not len(start):
+            return start
+        goal = self.objective.over(atoms, self.greedy.prior)
+        return LBFGS(max_iter=500, tol=self.greedy.tol).minimise(goal, start).theta
+
+
+class _All(_State):
+    """All weights are fitted in each round, in the orthonormal basis of all atoms."""
+
+    def _own(self, kernel: int) -> Values:
+        return self.atoms.of_kernel(self.weights, kernel)
+
+    def _refit(self, atoms: list[Atom]) -> None:
+        before = len(self.active)
+        new = self.atoms.add(atoms)
+        self.active = self.atoms.atoms
+        self.weights = np.insert(self.weights, before, np.zeros(new))
+        self.weights = self._descend(self.atoms, self.weights)
+        self.values = self.atoms.lift(self.weights)
+        self.coefficients = self.atoms.coefficients(self.weights)
+        self.norm = float(self.weights @ self.weights)
+
+
+class _New(_State):
+    """The coefficients of the new atoms alone change: for one kernel, without free transitions.
+
+    What the present function has in the span of the new atoms is taken out of it and fitted again
+    with them; the rest is orthogonal to them, so the penalty is that of the new weights and a
+    constant.
+    """
+
+    def _own(self, kernel: int) -> Values:
+        return self.values
+
+    def _refit(self, atoms: list[Atom]) -> None:
+        fresh = self.atoms.empty()
+        fresh.add(atoms)
+        if not atoms:
+            self.values, self.norm = fresh.lift(self.weights), 0.0
+            return
+        old = fresh.project(self.values)
+        part = fresh.lift(old)
+        fresh.offset = Values(
+            self.values.table - part.table, self.values.transitions - part.transitions
+        )
+        new = self._descend(fresh, old)
+        self.values = fresh.lift(new)
+        self.norm += float(new @ new - old @ old)
+        self.active = self.active + fresh.atoms
+        self.coefficients = np.concatenate([self.coefficients, fresh.coefficients(new - old)])

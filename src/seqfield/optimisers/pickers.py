@@ -1,0 +1,170 @@
+"""Which atoms a round of greedy selection takes: coordinates, labelled sequences or cliques.
+
+A picker takes each atom once, and none whose derivative is at most ``tol``: no atoms end the
+selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.architectures.atoms import Atom, Atoms
+from seqfield.architectures.lookup import Values
+from seqfield.chain import ChainScores, viterbi
+from seqfield.optimisers.greedy import Slopes
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Rule = Literal["largest", "random"]
+
+
+@dataclass
+class Coordinates:
+    """Coordinates (t, sigma, tau) of one sequence (algorithm 8): at its last token (t, sigma).
+
+    The sequence is the one with the largest derivative, or a random one, whose tokens alone are
+    then looked at; of it the ``size`` largest are taken.
+    """
+
+    rows: Ints  # the table row of each token
+    offsets: Ints
+    size: int
+    rule: Rule
+    rng: np.random.RandomState
+    tol: float = 0.0
+    _seen: set[Atom] = field(default_factory=set)
+
+    def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
+        """The next coordinates."""
+        steps = slopes.transitions(0)
+        for i, nodes in self._sequences(slopes, steps):
+            found = self._best(self._rows(i), nodes, steps, slopes.atoms)
+            if found:
+                return found
+        return []
+
+    def _rows(self, i: int) -> Ints:
+        return self.rows[self.offsets[i] : self.offsets[i + 1]]
+
+    def _sequences(self, slopes: Slopes, steps: Floats) -> Iterator[tuple[int, Floats]]:
+        """Sequences in the order of the rule, with the derivatives at their tokens."""
+        if self.rule == "random":
+            for i in self.rng.permutation(len(self.offsets) - 1):
+                yield i, slopes.rows(0, self._rows(i))
+            return
+        nodes = slopes.rows(0)
+        # max_tau |a + b_tau| is at the largest or at the least b
+        high, low = np.abs(nodes + steps.max(axis=1)), np.abs(nodes + steps.min(axis=1))
+        best = np.maximum(high, low).max(axis=1)[self.rows]
+        last = self.offsets[1:] - 1
+        best[last] = np.abs(nodes[self.rows[last]]).max(axis=1)
+        for i in np.argsort(-np.maximum.reduceat(best, self.offsets[:-1]), kind="stable"):
+            yield i, nodes[self._rows(i)]
+
+    def _best(self, rows: Ints, nodes: Floats, steps: Floats, among: Atoms) -> list[Atom]:
+        """The coordinates of a sequence with the largest derivatives."""
+        # a last token has no next label, nor has any where there are no transitions
+        bare = 1 if among.eta > 0 else len(rows)
+        pairs = np.abs(nodes[: len(rows) - bare, :, None] + steps)
+        flat = np.concatenate([pairs.ravel(), np.abs(nodes[len(rows) - bare :]).ravel()])
+        atoms: list[Atom] = []
+        for k in np.argsort(-flat, kind="stable"):
+            if len(atoms) == self.size or flat[k] <= self.tol:
+                break
+            if k < pairs.size:
+                t, sigma, tau = (int(v) for v in np.unravel_index(k, pairs.shape))
+                atom = Atom(0, (sigma, sigma), (int(rows[t]), among.size + tau))
+            else:
+                t, sigma = divmod(int(k) - pairs.size, nodes.shape[1])
+                atom = Atom(0, (sigma,), (int(rows[len(rows) - bare + t]),))
+            if atom not in self._seen:
+                self._seen.add(atom)
+                atoms.append(atom)
+        return atoms
+
+
+@dataclass
+class Labellings:
+    """Labelled sequences (thesis 5.3.3): the derivative of a sequence with labels y is the sum
+    over the places of y, so its largest and its least value are found by Viterbi decoding.
+
+    The ``size`` sequences with the largest derivatives, or ``size`` random ones.
+    """
+
+    rows: Ints
+    offsets: Ints
+    size: int
+    rule: Rule
+    rng: np.random.RandomState
+    tol: float = 0.0
+    _seen: set[Atom] = field(default_factory=set)
+
+    def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
+        """The next labelled sequences."""
+        nodes, steps = slopes.rows(0)[self.rows], slopes.transitions(0)
+        both = [viterbi(ChainScores(sign * nodes, sign * steps, self.offsets)) for sign in (1, -1)]
+        n_sequences = len(self.offsets) - 1
+        order: Any = self.rng.permutation(n_sequences)
+        best = np.maximum(both[0].score, both[1].score)
+        if self.rule == "largest":
+            order = np.argsort(-best, kind="stable")
+        atoms: list[Atom] = []
+        for i in order:
+            up = both[0] if both[0].score[i] >= both[1].score[i] else both[1]
+            atom = self._atom(i, up.labels, slopes.atoms.size)
+            if len(atoms) < self.size and best[i] > self.tol and atom not in self._seen:
+                self._seen.add(atom)
+                atoms.append(atom)
+        return atoms
+
+    def _atom(self, i: int, labels: Any, n: int) -> Atom:
+        a, b = self.offsets[i], self.offsets[i + 1]
+        y, rows = labels[a:b].tolist(), self.rows[a:b].tolist()
+        return Atom(0, (*y, *y[:-1]), (*rows, *(n + tau for tau in y[1:])))
+
+
+class Gain(Protocol):
+    """How good a candidate is."""
+
+    def __call__(self, slopes: Slopes, values: Values, kernel: int) -> Floats:
+        """A number (n, C) for every token and score column: the larger the better."""
+
+
+def steepness(slopes: Slopes, values: Values, kernel: int) -> Floats:
+    """The size of the functional gradient in the direction of each candidate."""
+    return np.abs(slopes.rows(kernel))
+
+
+@dataclass
+class Cliques:
+    """Vertex and edge cliques: for each kernel the one with the largest gain.
+
+    ``candidates`` are the table rows of the training tokens.
+    """
+
+    candidates: Ints
+    gain: Gain = steepness
+    tol: float = 0.0
+    _seen: set[Atom] = field(default_factory=set)
+
+    def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
+        """The next cliques."""
+        atoms = []
+        for kernel in range(len(slopes.atoms.covariances)):
+            gain = self.gain(slopes, values, kernel)
+            open_ = np.zeros(gain.shape, dtype=bool)
+            open_[self.candidates] = True
+            for atom in self._seen:
+                if atom.kernel == kernel:
+                    open_[atom.rows[0], atom.columns[0]] = False
+            gain = np.where(open_, gain, -np.inf)
+            row, column = (int(k) for k in np.unravel_index(gain.argmax(), gain.shape))
+            if gain[row, column] > self.tol:
+                atoms.append(Atom(kernel, (column,), (row,)))
+        self._seen.update(atoms)
+        return atoms

@@ -1,0 +1,162 @@
+"""Kernels of columns, of functions and of given numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from seqfield.errors import CapabilityError, InputError
+from seqfield.kernels import RBF, Callable, Columns, Linear, Normalized, Precomputed, restore
+
+NAMES = ["w=a", "tag=N", "w=b", "tag=V", "w"]
+
+
+def test_prefix():
+    x = np.random.default_rng(0).normal(size=(5, 5))
+    kernel = Linear() + 2 * Columns(RBF(), "tag=")
+    fitted = kernel.fit(x, NAMES)
+    np.testing.assert_array_equal(fitted.right.kernel.columns, [1, 3])
+    assert kernel.right.kernel.columns == "tag="
+    # the length scale is that of the chosen columns
+    assert fitted.right.kernel.kernel.length_scale == RBF().fit(x[:, [1, 3]]).length_scale
+    expected = x @ x.T + 2 * RBF().fit(x[:, [1, 3]])(x[:, [1, 3]])
+    np.testing.assert_allclose(fitted(x), expected, rtol=1e-13)
+    copy = restore(*fitted.state())
+    np.testing.assert_array_equal(copy(x), fitted(x))
+    np.testing.assert_array_equal(clone(fitted)(x), fitted(x))
+
+
+def test_prefix_within_a_prefix():
+    kernel = Columns(Columns(Linear(), "w=b"), "w").fit(np.eye(5), NAMES)
+    np.testing.assert_array_equal(np.diagonal(kernel(np.eye(5))), [0, 0, 1, 0, 0])
+
+
+def test_prefix_that_matches_nothing():
+    with pytest.raises(InputError, match=r"no feature name starts with 'x='; the first: 'w=a'"):
+        Columns(Linear(), "x=").fit(np.eye(5), NAMES)
+
+
+@pytest.mark.parametrize("names", [None, ["a"]])
+def test_prefix_without_names(names):
+    with pytest.raises(InputError, match="needs feature names"):
+        Columns(Linear(), "w").fit(np.eye(5), names)
+
+
+def test_prefix_before_fit():
+    kernel = Columns(Linear(), "w")
+    with pytest.raises(InputError, match="fit the kernel first"):
+        kernel(np.eye(5))
+    with pytest.raises(CapabilityError, match="only a fitted kernel"):
+        kernel.state()
+
+
+@pytest.mark.parametrize("columns", [[0.5], [[1]], None, ["a"]])
+def test_bad_columns(columns):
+    with pytest.raises(InputError, match="a slice, a list of whole numbers or a prefix"):
+        Columns(Linear(), columns)(np.eye(3))
+
+
+@pytest.mark.parametrize("column", [3, -4])
+def test_columns_out_of_range(column):
+    with pytest.raises(InputError, match=f"column {column} of tokens that have 3"):
+        Columns(Linear(), [0, column])(np.eye(3))
+
+
+def test_no_columns():
+    np.testing.assert_array_equal(Columns(Linear(), [])(np.eye(3)), np.zeros((3, 3)))
+
+
+def test_function_takes_what_comes():
+    seen = []
+
+    def function(x, z):
+        seen.append((type(x), type(z)))
+        return np.ones((x.shape[0], z.shape[0]), int)
+
+    x = sp.csr_array(np.eye(3))
+    np.testing.assert_array_equal(Callable(function)(x, x[:2]), np.ones((3, 2)))
+    assert seen == [(sp.csr_array, sp.csr_array)]
+
+
+def test_function_may_give_a_sparse_matrix():
+    kernel = Callable(lambda x, z: x @ z.T)
+    np.testing.assert_array_equal(kernel(sp.csr_array(np.eye(3))), np.eye(3))
+
+
+def test_function_of_a_wrong_shape():
+    with pytest.raises(InputError, match=r"shape \(3,\) where the tokens ask for \(3, 3\)"):
+        Callable(lambda x, z: np.ones(3))(np.eye(3))
+
+
+def test_function_of_a_wrong_type():
+    with pytest.raises(InputError, match="must give real numbers"):
+        Callable(lambda x, z: np.ones((3, 3), complex))(np.eye(3))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_function_gives_nan(value):
+    def function(x, z):
+        return np.where((x @ z.T)[:, :] == 6.0, value, 1.0)
+
+    x = np.array([[1.0], [2.0], [3.0]])
+    with pytest.raises(InputError, match=f"gave {value} for rows 1 and 2"):
+        Callable(function)(x)
+
+
+def test_diagonal_of_a_function():
+    x = np.random.default_rng(0).normal(size=(100, 3))
+    kernel = Normalized(Callable(lambda x, z: x @ z.T + 1))
+    np.testing.assert_array_equal(kernel.diagonal(x), 1.0)
+    np.testing.assert_allclose(kernel.kernel.diagonal(x), (x**2).sum(1) + 1, rtol=1e-13)
+
+
+GRAM = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
+
+
+def test_precomputed():
+    kernel = Precomputed(GRAM)
+    x = np.array([[2], [0], [2]])
+    fitted = kernel.fit(x)
+    np.testing.assert_array_equal(fitted(x), GRAM[np.ix_([2, 0, 2], [2, 0, 2])])
+    np.testing.assert_array_equal(fitted(x, [[1]]), [[0.5], [1.0], [0.5]])
+    np.testing.assert_array_equal(fitted(sp.csr_array(x), [[1]]), [[0.5], [1.0], [0.5]])
+    np.testing.assert_array_equal(fitted.diagonal(x), [1.0, 2.0, 1.0])
+    np.testing.assert_array_equal(restore(*fitted.state())(x), fitted(x))
+    np.testing.assert_allclose(
+        Normalized(kernel)(x, [[1]]), [[0.5 / np.sqrt(2)], [0.5], [0.5 / np.sqrt(2)]], rtol=1e-14
+    )
+    assert kernel.derivatives(x) == []
+
+
+@pytest.mark.parametrize(
+    ("gram", "message"),
+    [
+        (np.ones((2, 3)), "square"),
+        (np.ones(4), "square"),
+        (np.ones((0, 0)), "square"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "gram is nan at row 0, column 1"),
+        (np.array([[1.0, 0.5], [0.5001, 1.0]]), "not symmetric"),
+    ],
+)
+def test_bad_gram(gram, message):
+    with pytest.raises(InputError, match=message):
+        Precomputed(gram).fit([[0]])
+
+
+def test_rounding_is_no_asymmetry():
+    Precomputed(np.array([[1.0, 0.5], [0.5 + 1e-10, 1.0]])).fit([[0]])
+
+
+@pytest.mark.parametrize("token", [-1, 3, 0.5, np.nan])
+def test_bad_numbers(token):
+    with pytest.raises(InputError, match="not a whole number from 0 to 2"):
+        Precomputed(GRAM)([[0.0], [token]])
+    with pytest.raises(InputError, match="row 1"):
+        Precomputed(GRAM).fit([[0.0], [token]])
+
+
+def test_one_number_a_token():
+    with pytest.raises(InputError, match="got 2 columns"):
+        Precomputed(GRAM)([[0, 1]])

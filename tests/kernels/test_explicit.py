@@ -1,0 +1,183 @@
+"""Kernels written out as features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from seqfield.errors import BudgetError, InputError
+from seqfield.kernels import RBF, Columns, Constant, Linear, Normalized, Polynomial
+from seqfield.kernels.explicit import Quadratic, restore
+
+
+def binary(n=30, width=40, seed=0):
+    x = sp.random_array((n, width), density=0.15, rng=np.random.default_rng(seed), format="csr")
+    x.data[:] = 1
+    return x.astype(np.int8)
+
+
+EXPANDABLE = [
+    Linear(),
+    Constant(2.0),
+    Polynomial(1, 0.5),
+    Polynomial(2, 0.0),
+    Polynomial(2, 1.0),
+    Polynomial(2, 0.3),
+    3 * Polynomial(2) + Linear() + 0.5,
+    0 * Polynomial(2) + Linear(),
+    Normalized(Linear()),
+    Normalized(Polynomial(2)) + 2 * Normalized(Linear() + 1),
+    Columns(Polynomial(2), slice(5, 25)) + Columns(Linear(), [0, 39]),
+    Normalized(Columns(Polynomial(2), slice(5, 25))),
+]
+
+
+@pytest.mark.parametrize("kernel", EXPANDABLE, ids=repr)
+def test_features_are_the_kernel(kernel):
+    x, z = binary(), binary(200, seed=1)
+    expansion = kernel.expansion(x)
+    here, there = expansion.transform(x), expansion.transform(z)
+    assert isinstance(here, sp.csr_array)
+    assert here.shape == (30, expansion.n_columns)
+    np.testing.assert_allclose((here @ here.T).toarray(), kernel(x), rtol=1e-12, atol=1e-12)
+    # pairs of new tokens that no training token has do not count against those
+    np.testing.assert_allclose((there @ here.T).toarray(), kernel(z, x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(expansion.squared_norms(z), kernel.diagonal(z), rtol=1e-12)
+    copy = restore(*expansion.state())
+    again = copy.transform(z)
+    for part in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(again, part), getattr(there, part))
+
+
+@pytest.mark.parametrize("kernel", [RBF(1.0), Polynomial(3), Linear() * Linear(), Linear() ** 2])
+def test_no_features(kernel):
+    for k in (kernel, Linear() + kernel, kernel + Linear(), 2 * kernel, Columns(kernel, [0])):
+        assert k.expansion(binary()) is None
+    assert Normalized(kernel).expansion(binary()) is None
+
+
+def test_pairs_need_sparse_ones():
+    assert Polynomial(2).expansion(binary().toarray()) is None
+    assert Polynomial(2).expansion(2 * binary()) is None
+    # 1 + 1 in one place is 2
+    x = sp.csr_array((np.ones(2), np.array([0, 0]), np.array([0, 2])), shape=(1, 3))
+    assert Polynomial(2).expansion(x) is None
+
+
+def test_columns_are_those_of_the_formula():
+    x = sp.csr_array(np.array([[1, 0, 1], [1, 1, 1]]))
+    expansion = Polynomial(2, 1.0).expansion(x)
+    expected = np.array(
+        [[1, 3**0.5, 0, 3**0.5, 2**0.5, 0, 0], [1, 3**0.5, 3**0.5, 3**0.5, 2**0.5] + 2 * [2**0.5]]
+    )
+    np.testing.assert_allclose(expansion.transform(x).toarray(), expected, rtol=1e-15)
+    np.testing.assert_array_equal(expansion.keys, [2, 1, 5])  # (0, 2), (0, 1), (1, 2)
+
+
+def test_rows_are_in_order():
+    x = binary(50)
+    # columns out of order, and zeros stored, change nothing
+    mixed = sp.csr_array((x.data[::-1], x.indices[::-1], x.indptr[-1] - x.indptr[::-1]), x.shape)
+    mixed.data = np.append(mixed.data, 0).astype(np.int8)
+    mixed.indices = np.append(mixed.indices, 3).astype(np.int32)
+    mixed.indptr = mixed.indptr.copy()
+    mixed.indptr[-1] += 1
+    expansion = Quadratic.learn(x, 1.0)
+    features = expansion.transform(mixed)
+    for a, b in zip(features.indptr[:-1], features.indptr[1:], strict=True):
+        assert (np.diff(features.indices[a:b]) > 0).all()
+    assert (expansion.transform(x)[::-1] != features).nnz == 0
+    assert features.indices.dtype == features.indptr.dtype == np.int32
+
+
+def test_many_pairs():
+    """More pairs than the first tables hold."""
+    x = binary(800, 1500, seed=2)
+    x = x[:, :600]
+    expansion = Quadratic.learn(x, 1.0)
+    both = (x.T.astype(np.int64) @ x.astype(np.int64)).tocoo()
+    rows, columns = both.coords
+    upper = rows < columns
+    expected = rows[upper].astype(np.int64) * 600 + columns[upper]
+    assert len(expected) > 2**16
+    np.testing.assert_array_equal(np.sort(expansion.keys), np.sort(expected))
+    features = expansion.transform(x[:50])
+    np.testing.assert_allclose((features @ features.T).toarray(), Polynomial(2)(x[:50]), rtol=1e-12)
+
+
+def test_wide_tokens():
+    """Keys of pairs are beyond 32 bits."""
+    x = binary(20, 100)
+    width = 10_000_000
+    columns = np.sort(np.random.default_rng(0).choice(width, 100, replace=False))
+    wide = sp.csr_array((x.data, columns[x.indices], x.indptr), shape=(20, width))
+    features = Polynomial(2).expansion(wide).transform(wide)
+    np.testing.assert_allclose((features @ features.T).toarray(), Polynomial(2)(x), rtol=1e-12)
+
+
+def test_values_other_than_ones_at_prediction():
+    x = binary()
+    expansion = Polynomial(2).expansion(x)
+    for use in (expansion.transform, expansion.squared_norms):
+        with pytest.raises(InputError, match="have other values"):
+            use(2 * x)
+
+
+def test_other_width_at_prediction():
+    expansion = Linear().expansion(binary())
+    with pytest.raises(InputError, match="39 features where training had 40"):
+        expansion.transform(binary()[:, 1:])
+
+
+def test_budget():
+    x = binary()
+    n = np.diff(x.indptr)
+    need = 12 * int((1 + n + n * (n - 1) // 2).sum())
+    assert 12 * Polynomial(2).expansion(x, need).transform(x).nnz == need
+    for kernel in (Polynomial(2), 2 * Normalized(Polynomial(2)) + 1, Linear() + Polynomial(2)):
+        with pytest.raises(BudgetError, match=f"are {need // 12} numbers"):
+            kernel.expansion(x, need - 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "arrays"),
+    [
+        ({"expansion": "Popen"}, {}),
+        ({"expansion": ["Same"]}, {}),
+        ({"own": None}, {}),
+        ({"own": {}}, {}),
+        ({"own": {"width": 40, "coef0": -1.0}}, {}),
+        ({"own": {"width": 2.5, "coef0": 1.0}}, {}),
+        ({}, {"keys": np.array([0.5])}),
+        ({}, {"keys": np.array([[1]])}),
+        ({}, {"keys": np.array([-1])}),
+        ({}, {"keys": np.array([40])}),  # (1, 0)
+        ({}, {"keys": np.array([41])}),  # (1, 1)
+        ({}, {"keys": np.array([1600])}),  # (40, 0)
+        ({}, {"keys": np.array([1, 1])}),
+        ({"expansion": "Beside"}, {}),
+        ({"parts": 3}, {}),
+    ],
+    ids=str,
+)
+def test_damaged_state(change, arrays):
+    header, found = Polynomial(2).expansion(binary()).state()
+    assert restore(header, found).n_columns == Polynomial(2).expansion(binary()).n_columns
+    with pytest.raises(InputError):
+        restore(header | change, found | arrays)
+
+
+@pytest.mark.parametrize("columns", [[-1, 0], [0, 40], [0]])
+def test_damaged_columns(columns):
+    header, arrays = Columns(Linear(), [0, 39]).expansion(binary()).state()
+    restore(header, arrays)
+    with pytest.raises(InputError):
+        restore(header, arrays | {"columns": np.array(columns)})
+
+
+def test_parts_that_do_not_fit():
+    header, arrays = (Linear() + 1).expansion(binary()).state()
+    header["parts"][1]["own"]["width"] = 39
+    with pytest.raises(InputError, match="same tokens"):
+        restore(header, arrays)
