@@ -28,6 +28,13 @@ def test_prefix():
     np.testing.assert_array_equal(clone(fitted)(x), fitted(x))
 
 
+def test_new_parameters_keep_the_fit():
+    x = np.random.default_rng(0).normal(size=(5, 5))
+    fitted = Columns(RBF(), "tag=").fit(x, NAMES)
+    moved = fitted.with_log_parameters([np.log(3.0)])
+    np.testing.assert_allclose(moved(x), RBF(3.0)(x[:, [1, 3]]), rtol=1e-13)
+
+
 def test_prefix_within_a_prefix():
     kernel = Columns(Columns(Linear(), "w=b"), "w").fit(np.eye(5), NAMES)
     np.testing.assert_array_equal(np.diagonal(kernel(np.eye(5))), [0, 0, 1, 0, 0])

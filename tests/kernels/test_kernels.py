@@ -143,7 +143,7 @@ def test_rectangle_is_a_block_of_the_square(kernel):
 
 @cases
 def test_derivatives(kernel):
-    for x, z in ((tokens(), None), (tokens(), tokens(4, 5))):
+    for x, z in ((tokens(), None), (tokens(), tokens(4, 8))):
         found = kernel.derivatives(x, z)
         at = kernel.log_parameters
         assert len(found) == len(at) == len(kernel.parameter_names)
@@ -300,6 +300,13 @@ def test_sparse_forms_that_are_not_canonical():
     np.testing.assert_array_equal(Linear()(x), [[20.0, 0.0], [0.0, 1.0]])
 
 
+def test_sparse_form_with_room_after_its_entries():
+    x = sp.csr_array(np.array([[1.0, 2.0], [0.0, 1.0]]))
+    x.data, x.indices = np.append(x.data, [7.0, 7.0]), np.append(x.indices, [0, 0])
+    np.testing.assert_array_equal(Linear()(x), [[5.0, 2.0], [2.0, 1.0]])
+    assert len(x.data) == 5
+
+
 # --- length scales --------------------------------------------------------------------------------
 
 
@@ -352,6 +359,7 @@ def test_auto_must_be_fitted():
         (np.float64(2) * Polynomial(3, 0.5), "2.0 * Polynomial(degree=3, coef0=0.5)"),
         (Linear() * np.int64(2), "2.0 * Linear()"),
         (Columns(RBF(), "w="), "Columns(RBF(), columns='w=')"),
+        (Callable(inner), "Callable(inner)"),
     ],
 )
 def test_repr(kernel, written):

@@ -27,7 +27,7 @@ def test_all_distinct_tokens_are_exact(kernel, form):
     phi = found.features(x)
     np.testing.assert_allclose(phi @ phi.T, kernel(x), rtol=0, atol=1e-8)
     square = found.dual.T @ kernel(x[first]) @ found.dual
-    np.testing.assert_allclose(square, np.eye(found.dual.shape[1]), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(square, np.eye(found.dual.shape[1]), rtol=0, atol=1e-8)
     for n_jobs in (1, 2, 4):
         np.testing.assert_array_equal(found.features(x, n_jobs), phi)
 
@@ -101,13 +101,44 @@ def test_pivots_are_greedy():
         left = left - np.outer(found.factor[:, r], found.factor[:, r])
 
 
-def test_pivots_beat_chance():
+def test_pivots_find_rare_tokens():
+    """Drawn tokens are mostly of the large crowd; chosen ones are of every group."""
+    centres = 10.0 * np.eye(12)
+    groups = np.array([0] * 190 + list(range(1, 12)))
+    x = centres[groups] + 0.01 * np.random.default_rng(0).normal(size=(201, 12))
+    kernel = RBF(1.0)
+    found = pivoted_cholesky(kernel, x, 12)
+    assert sorted(groups[found.chosen]) == list(range(12))
+    assert found.residual < 1.0
+    for seed in range(5):
+        phi = nystrom(kernel, x, 12, np.random.default_rng(seed)).features(x)
+        assert 201 - np.square(phi).sum() > 5.0
+
+
+def test_drawn_pivots():
     x = tokens(200)
     kernel = RBF(1.0)
-    error = pivoted_cholesky(kernel, x, 25).residual
-    for seed in range(5):
-        phi = nystrom(kernel, x, 25, np.random.default_rng(seed)).features(x)
-        assert error < 200 - np.square(phi).sum()
+    found = pivoted_cholesky(kernel, x, 25, rng=np.random.default_rng(0))
+    again = pivoted_cholesky(kernel, x, 25, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(found.chosen, again.chosen)
+    assert len(set(found.chosen.tolist())) == 25
+    left = kernel(x) - found.factor @ found.factor.T
+    np.testing.assert_allclose(np.trace(left), found.residual, rtol=1e-9)
+    # all 100 distinct tokens, each once
+    full = pivoted_cholesky(kernel, x, 200, rng=np.random.default_rng(0))
+    assert len(distinct(x[full.chosen])[0]) == len(full.chosen) == 100
+    np.testing.assert_allclose(full.factor @ full.factor.T, kernel(x), rtol=0, atol=1e-8)
+
+
+def test_drawn_pivots_explain_more_than_greedy_ones():
+    """The largest entries are those of outliers."""
+    x = tokens(200)
+    greedy = pivoted_cholesky(RBF(1.0), x, 25).residual
+    drawn = [
+        pivoted_cholesky(RBF(1.0), x, 25, rng=np.random.default_rng(seed)).residual
+        for seed in range(5)
+    ]
+    assert np.mean(drawn) < greedy
 
 
 def test_tolerance():

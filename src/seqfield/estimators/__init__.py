@@ -5,6 +5,16 @@ from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
 from seqfield.estimators.gpsc import GPSC
 from seqfield.estimators.hmm import HMM
+from seqfield.estimators.kernel_crf import KernelCRF
 from seqfield.estimators.perceptron import StructuredPerceptron
 
-__all__ = ["CRF", "GPSC", "HMM", "AdaBoost", "SequenceBoost", "StructuredPerceptron", "load"]
+__all__ = [
+    "CRF",
+    "GPSC",
+    "HMM",
+    "AdaBoost",
+    "KernelCRF",
+    "SequenceBoost",
+    "StructuredPerceptron",
+    "load",
+]

@@ -19,6 +19,8 @@ from seqfield.losses._base import ScoreTangent, covariance
 
 Floats = NDArray[np.float64]
 
+#: step of the differences behind a third derivative, as a part of the largest change of a score
+STEP = 1e-3
 #: labellings behind one draw from (nearly) a Gaussian of covariance W
 LABELLINGS = 16
 #: numbers in the pullbacks that are held at once
@@ -34,6 +36,25 @@ class Full:
     def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
         """W times a direction of scores."""
         return covariance(self.scores, self.weights, d_node, d_edge)
+
+    def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """The derivative of d' W d by the scores: of W d along d, since cumulants are symmetric."""
+        scores = self.scores
+        eps = STEP / max(1e-300, np.abs(d_node).max(), np.abs(d_edge).max())
+
+        def at(r: float) -> ScoreTangent:
+            moved = ChainScores(
+                scores.node + r * d_node,
+                scores.edge + r * d_edge,
+                scores.offsets,
+                scores.start,
+                scores.end,
+                check=False,
+            )
+            return covariance(moved, self.weights, d_node, d_edge)
+
+        up, down = at(eps), at(-eps)
+        return ScoreTangent((up.node - down.node) / (2 * eps), (up.edge - down.edge) / (2 * eps))
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
         """sqrt(w_i / m) sum_j (indicators of y_j - their mean), m labellings y_j ~ p(y | x).
@@ -71,7 +92,7 @@ class Block:
         found = marginals(scores, pairs="each")
         assert found.pairs is not None
         self.node, self.pairs = found.node, found.pairs
-        self.stationary = scores.stationary
+        self.scores, self.of_sequences = scores, weights
         self.weights = np.repeat(weights, np.diff(scores.offsets))
 
     def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
@@ -81,6 +102,14 @@ class Block:
         pairs = self.pairs * d_edge
         pairs -= self.pairs * pairs.sum(axis=(1, 2), keepdims=True)
         return self._weighted(self.weights, node, pairs)
+
+    def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """The derivative of d' W d by the scores."""
+        # d' W d = sum_t p . d^2 - (p . d)^2 over tokens and pairs: by p, d^2 - 2 d (p . d); and p
+        # moves with the scores by the full covariance
+        node = d_node * (d_node - 2.0 * (self.node * d_node).sum(axis=1, keepdims=True))
+        mean = (self.pairs * d_edge).sum(axis=(1, 2), keepdims=True)
+        return covariance(self.scores, self.of_sequences, node, d_edge * (d_edge - 2.0 * mean))
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
         """A Gaussian: sqrt(p) z - p (sqrt(p) . z) has the covariance diag(p) - p p'."""
@@ -94,7 +123,9 @@ class Block:
 
     def _weighted(self, weights: Floats, node: Floats, pairs: Floats) -> ScoreTangent:
         each = weights[:, None, None] * pairs
-        return ScoreTangent(weights[:, None] * node, each.sum(axis=0) if self.stationary else each)
+        return ScoreTangent(
+            weights[:, None] * node, each.sum(axis=0) if self.scores.stationary else each
+        )
 
 
 class Curvature:
@@ -116,13 +147,11 @@ class Curvature:
     def __call__(self, v: Floats) -> Floats:
         """H v."""
         rows = np.atleast_2d(v)
-        size = PULLED // max(1, self.architecture.n_parameters * len(self._designs))
-        out = np.empty_like(rows)
-        for a in range(0, len(rows), max(1, size)):
-            lifted = self._lift(rows[a : a + max(1, size)])
-            out[a : a + len(lifted)] = self._pull([partial(self._along, one) for one in lifted])
-        out += self.c2 * rows
-        return out.reshape(v.shape)
+        return (self._by_row(rows, "__call__") + self.c2 * rows).reshape(v.shape)
+
+    def third(self, v: Floats) -> Floats:
+        """The derivative of v' H v by theta, for each row of v (k, n)."""
+        return self._by_row(v, "third")
 
     def draws(self, n: int, rng: np.random.Generator) -> Floats:
         """n random vectors of covariance J' W J (n, n_parameters)."""
@@ -137,11 +166,21 @@ class Curvature:
         drawn: ScoreTangent = self._covariances[k].draw(rngs[k])
         return drawn
 
-    def _along(self, lifted: Any, k: int) -> ScoreTangent:
-        """W times the score direction of shard k."""
+    def _by_row(self, rows: Floats, what: str) -> Floats:
+        """J' applied to what a method of W gives for the score direction J v of each row v."""
+        numbers = self.architecture.n_parameters * len(self._designs)
+        size = max(1, PULLED // max(1, numbers))
+        out = np.empty_like(rows)
+        for a in range(0, len(rows), size):
+            lifted = self._lift(rows[a : a + size])
+            out[a : a + size] = self._pull([partial(self._along, one, what) for one in lifted])
+        return out
+
+    def _along(self, lifted: Any, what: str, k: int) -> ScoreTangent:
+        """What a method of W gives for the score direction of shard k."""
         direction = self.architecture.scores(lifted, self._designs[k])
-        product: ScoreTangent = self._covariances[k](direction.node, direction.edge)
-        return product
+        found: ScoreTangent = getattr(self._covariances[k], what)(direction.node, direction.edge)
+        return found
 
     def _pull(self, makes: list[Callable[[int], ScoreTangent]]) -> Floats:
         """J' u of score vectors u that are made shard by shard."""

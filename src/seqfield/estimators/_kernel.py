@@ -24,20 +24,23 @@ GIB = 2.0**30
 
 
 class Tokens(NamedTuple):
-    """The distinct tokens of a training set, and the number of each token among them."""
+    """The distinct tokens of a training set: their rows, where each comes first, and the number
+    of each token among them."""
 
     x: Any
+    first: NDArray[np.int64]
     inverse: NDArray[np.int64]
+    offsets: NDArray[np.int64]
 
     @classmethod
     def of(cls, data: Sequences) -> Tokens:
         """Equal rows are kept once."""
         first, inverse = distinct(data.x)
-        return cls(data.x[first], inverse)
+        return cls(data.x[first], first, inverse, data.offsets)
 
-    def numbered(self, data: Sequences) -> Sequences:
-        """The data with the number of each token as its one feature."""
-        return Sequences(self.inverse[:, None].astype(np.float64), data.offsets)
+    def numbered(self) -> Sequences:
+        """The sequences with the number of each token as its one feature."""
+        return Sequences(self.inverse[:, None].astype(np.float64), self.offsets)
 
 
 class KernelEstimator(DescentEstimator):
@@ -89,7 +92,7 @@ class KernelEstimator(DescentEstimator):
     def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
         self._tokens = Tokens.of(data)
         self.n_tokens_ = int(self._tokens.x.shape[0])
-        return self._tokens.numbered(data)
+        return self._tokens.numbered()
 
     @property
     def _eta(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import check_jobs, run
-from seqfield.chain import ChainScores, viterbi
+from seqfield.chain import ChainScores, marginals, viterbi
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError
 from seqfield.estimators._curvature import Block, Curvature, Full
@@ -85,6 +85,16 @@ class Part(NamedTuple):
     touched: Any
     gradient: Floats
     penalty: Floats
+
+
+class Occupancies(NamedTuple):
+    """Marginals (N, C) of labels, and where edges are scored of the pairs of labels that end at a
+    token: under p(y | x), and given what is known of y. ``weights`` (N,) are the tokens'."""
+
+    designs: list[Any]
+    weights: Floats
+    free: Floats
+    held: Floats
 
 
 class Problem(NamedTuple):
@@ -223,6 +233,25 @@ class Objective:
         covariances = run(work, self._shards, self.n_jobs)
         designs = [shard.design for shard in self._shards]
         return Curvature(self.architecture, self.prior.c2, designs, covariances, self.n_jobs)
+
+    def occupancies(self, theta: Floats) -> Occupancies:
+        """What p(y | x) expects of each token, and what is known of it."""
+        lifted = self.architecture.lift(theta)
+
+        def both(shard: Shard) -> list[Floats]:
+            scores = self._scores(lifted, shard)
+            pairs: Any = None if scores.stationary else "each"
+            masks = (None, shard.targets.mask(scores.n_labels))
+            found = [marginals(scores, allowed=mask, pairs=pairs) for mask in masks]
+            return [
+                p.node if p.pairs is None else np.hstack([p.node, p.pairs.reshape(len(p.node), -1)])
+                for p in found
+            ]
+
+        free, held = zip(*run(both, self._shards, self.n_jobs), strict=True)
+        weights = [np.repeat(s.weights, np.diff(s.targets.offsets)) for s in self._shards]
+        designs = [shard.design for shard in self._shards]
+        return Occupancies(designs, np.concatenate(weights), np.vstack(free), np.vstack(held))
 
     def error(self, theta: Floats) -> float:
         """Weighted share of known labels that the best labelling gets wrong."""

@@ -242,10 +242,6 @@ class Kernel(BaseEstimator, ABC):  # type: ignore[misc]
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def _bound(self, binding: int) -> str:
-        """How it is written next to an operator that binds as tightly as that."""
-        return repr(self) if self._binding >= binding else f"({self!r})"
-
 
 def restore(header: Any, arrays: Arrays) -> Kernel:
     """The kernel of what `Kernel.state` gave, or an `InputError`; runs no code of the file's.
@@ -302,6 +298,12 @@ NAMES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "rational_quadratic": ("RationalQuadratic", {}, ()),
     "cosine": ("Normalized", {}, ("Linear",)),
 }
+
+
+def written(part: Any, binding: int) -> str:
+    """How a kernel is written next to an operator that binds as tightly as that."""
+    # what is no kernel is written too: the error that refuses it shows it
+    return repr(part) if getattr(part, "_binding", 4) >= binding else f"({part!r})"
 
 
 def _combined(name: str, left: Any, right: Any) -> Any:

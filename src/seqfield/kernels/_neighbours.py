@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, cg, eigsh
 from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seqfield.errors import BudgetError, CapabilityError, InputError
 from seqfield.kernels._distinct import distinct
@@ -27,6 +28,9 @@ ALL_UP_TO, SMOOTHEST = 3000, 300
 
 #: the largest residual |L u - l u| of an eigenvector, as a part of the Laplacian's diagonal
 RESIDUAL = 1e-6
+
+#: a token of more than this times the mean degree makes plain Lanczos slow
+HUB = 4.0
 
 #: restarts of the Lanczos iteration until the slower, surer way is taken
 RESTARTS = 50
@@ -231,7 +235,11 @@ def _smoothest(matrix: Any, constants: Any, m: int, budget: float) -> tuple[Floa
     lift = 4.0 * top + 1.0  # eigenvalues are at most 2 max_i L_ii
     if m == 0:
         return np.zeros(0), np.zeros((n, 0))
-    ways = [_dense] if n <= 500 or 4 * m > n else [_lanczos, _inverse_lanczos, _dense]
+    ways = [_inverse_lanczos, _dense]
+    if n <= 500 or 4 * m > n:
+        ways = [_dense]
+    elif top <= HUB * float(matrix.diagonal().mean()):
+        ways.insert(0, _lanczos)
     for way in ways:
         need = 32.0 * n * (n if way is _dense else m)
         if need > budget and way is ways[0]:
@@ -253,18 +261,20 @@ def _smoothest(matrix: Any, constants: Any, m: int, budget: float) -> tuple[Floa
 
 def _dense(matrix: Any, constants: Any, m: int, lift: float) -> tuple[Floats, Floats] | None:
     full = matrix.toarray() + lift * (constants @ constants.T).toarray()
-    values, vectors = scipy.linalg.eigh(full, subset_by_index=(0, m - 1), overwrite_a=True)
-    return values, vectors
+    # all of them even for a few: LAPACK's way to a subset is ten times slower than its way to all
+    values, vectors = scipy.linalg.eigh(full, driver="evd", overwrite_a=True)
+    return values[:m], vectors[:, :m].copy()
 
 
 def _lanczos(matrix: Any, constants: Any, m: int, lift: float) -> tuple[Floats, Floats] | None:
-    """Lanczos on the Laplacian itself: fast unless tokens differ much in their degrees."""
+    """Lanczos on the Laplacian itself. A token that is a neighbour of hundreds makes a large
+    eigenvalue, against which the gaps between the smallest ones are too small to be seen soon."""
 
     def product(v: Floats) -> Floats:
         return np.asarray(matrix @ v + lift * (constants @ (constants.T @ v)))
 
     operator = LinearOperator(matrix.shape, matvec=product, dtype=np.float64)
-    return _eigsh(operator, m, which="SA", maxiter=RESTARTS, tol=1e-9)
+    return _eigsh(operator, m, which="SA", maxiter=RESTARTS)
 
 
 def _inverse_lanczos(
@@ -284,14 +294,17 @@ def _inverse_lanczos(
         return np.asarray(out + level / (lift + shift))
 
     inverse = LinearOperator(matrix.shape, matvec=solve, dtype=np.float64)
-    return _eigsh(matrix, m, sigma=-shift, OPinv=inverse, tol=1e-9)
+    return _eigsh(matrix, m, sigma=-shift, OPinv=inverse)
 
 
 def _eigsh(operator: Any, m: int, **options: Any) -> tuple[Floats, Floats] | None:
     # a fixed start: the same graph gives the same vectors
     start = np.random.default_rng(0).uniform(-1.0, 1.0, operator.shape[0])
+    size = m + max(m // 2, 20)
     try:
-        values, vectors = eigsh(operator, m, v0=start, **options)
+        # products with single vectors: threads bring little, and cost much on a busy machine
+        with threadpool_limits(1, user_api="blas"):
+            values, vectors = eigsh(operator, m, v0=start, ncv=size, tol=1e-8, **options)
     except ArpackNoConvergence:
         return None
     order = np.argsort(values)

@@ -190,7 +190,11 @@ def as_rows(x: Any) -> Rows:
 def as_matrix(x: Any) -> Any:
     """A CSR matrix, or an array of float64, both (N, D)."""
     if sp.issparse(x):
-        return x if x.format == "csr" else sp.csr_array(x)
+        x = x if x.format == "csr" else sp.csr_array(x)
+        if len(x.indices) != x.indptr[-1]:  # scipy allows room after the last entry, loops do not
+            x = x.copy()
+            x.prune()
+        return x
     try:
         out = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError) as error:

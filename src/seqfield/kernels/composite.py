@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqfield._checks import number
 from seqfield.errors import CapabilityError, InputError
 from seqfield.kernels import explicit
-from seqfield.kernels._base import DIAGONAL_BLOCK, Floats, Header, Kernel
+from seqfield.kernels._base import DIAGONAL_BLOCK, Floats, Header, Kernel, written
 from seqfield.kernels._pairs import Pairs, as_matrix
 from seqfield.kernels.explicit import Expansion
 from seqfield.kernels.standard import whole_power
@@ -37,7 +37,7 @@ class Sum(Kernel):
         self.right = right
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"{self.left._bound(1)} + {self.right._bound(2)}"
+        return f"{written(self.left, 1)} + {written(self.right, 2)}"
 
     def _value(self, pairs: Pairs) -> Floats:
         out = self.left._value(pairs)
@@ -68,7 +68,7 @@ class Product(Kernel):
         self.right = right
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"{self.left._bound(2)} * {self.right._bound(3)}"
+        return f"{written(self.left, 2)} * {written(self.right, 3)}"
 
     def _value(self, pairs: Pairs) -> Floats:
         out = self.left._value(pairs)
@@ -96,7 +96,7 @@ class Scaled(Kernel):
         self.scale = scale
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"{self.scale!r} * {self.kernel._bound(3)}"
+        return f"{self.scale!r} * {written(self.kernel, 3)}"
 
     def _check(self) -> None:
         number("Scaled: scale", self.scale, low=0)
@@ -130,7 +130,7 @@ class Power(Kernel):
         self.exponent = exponent
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"{self.kernel._bound(4)} ** {self.exponent!r}"
+        return f"{written(self.kernel, 4)} ** {self.exponent!r}"
 
     def _check(self) -> None:
         number("Power: exponent", self.exponent, low=1, whole=True)
@@ -250,6 +250,9 @@ class Callable(Kernel):
 
     def __init__(self, function: Function[[Any, Any], Any]) -> None:
         self.function = function
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"Callable({getattr(self.function, '__qualname__', repr(self.function))})"
 
     def _check(self) -> None:
         if not callable(self.function):

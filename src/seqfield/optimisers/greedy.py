@@ -31,9 +31,9 @@ class Slopes:
     c2 T + eta d_T at a transition.
     """
 
+    objective: Any
     atoms: Atoms
     c2: float
-    active: list[Atom]
     own: list[Values]  # the present function, by kernel
     gradient: Values  # the loss's gradient by the score table and the transitions
 
@@ -82,7 +82,7 @@ class Greedy:
     max_iter : rounds
     max_atoms : stop at this many atoms
     update : after each round refit the weights of "all" atoms, or of the "new" ones alone
-    gain_tol : stop when a round lowers the risk by less
+    gain_tol : stop when a round lowers the risk by less than this
     tol : relative tolerance of a refit
     """
 
@@ -139,7 +139,7 @@ class _State(ABC):
     def slopes(self) -> Slopes:
         """The derivatives at the present function."""
         own = [self._own(k) for k in range(len(self.atoms.covariances))]
-        return Slopes(self.atoms, self.greedy.prior.c2, self.active, own, self.gradient)
+        return Slopes(self.objective, self.atoms, self.greedy.prior.c2, own, self.gradient)
 
     def take(self, atoms: list[Atom]) -> None:
         """Take atoms in and refit."""

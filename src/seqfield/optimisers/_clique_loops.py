@@ -1,0 +1,62 @@
+"""Compiled loops of clique selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from seqfield._compile import inlined, loop
+
+STEPS = 20
+
+
+@inlined
+def _risk(a: Any, h: Any, rows: Any, p: Any, q: Any, w: Any, linear: Any, square: Any) -> Any:
+    """Change of the risk at coefficient a, its slope and its curvature."""
+    value = a * linear + 0.5 * a * a * square
+    slope = linear + a * square
+    curve = square
+    for u in range(rows.shape[0]):
+        x = h[rows[u]]
+        # of 1 + p (e^(a x) - 1), scaled by the larger of its terms
+        top = max(a * x, 0.0)
+        mine, other = p[u] * np.exp(a * x - top), (1.0 - p[u]) * np.exp(-top)
+        total = mine + other
+        now = mine / total
+        value += w[u] * (np.log(total) + top - a * q[u] * x)
+        slope += w[u] * x * (now - q[u])
+        curve += w[u] * x * x * now * (1.0 - now)
+    return value, slope, curve
+
+
+@loop
+def mean_field_gains(
+    h: Any, rows: Any, free: Any, held: Any, w: Any, own: Any, c2: Any, numbers: Any, out: Any
+) -> None:
+    """out[k, c] = the largest fall of the risk for candidate k (functions h (m, n)) in column c.
+
+    Newton's method; a step that does not lower the risk is halved.
+    """
+    for c in range(free.shape[1]):
+        p, q = free[:, c].copy(), held[:, c].copy()
+        for k in range(h.shape[0]):
+            linear, square = c2 * own[k, c], c2 * h[k, numbers[k]]
+            a = 0.0
+            value, slope, curve = _risk(a, h[k], rows, p, q, w, linear, square)
+            for _ in range(STEPS):
+                if slope * slope <= 1e-12 * max(curve, 1e-300):
+                    break
+                step = -slope / max(curve, 1e-300)
+                found = False
+                for _ in range(STEPS):
+                    new, new_slope, new_curve = _risk(a + step, h[k], rows, p, q, w, linear, square)
+                    if new < value:
+                        found = True
+                        break
+                    step *= 0.5
+                if not found:
+                    break
+                a += step
+                value, slope, curve = new, new_slope, new_curve
+            out[k, c] = -value
