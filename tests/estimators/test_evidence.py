@@ -133,6 +133,19 @@ def test_the_best_point_is_kept():
     np.testing.assert_array_equal(best.phi, next(p for v, p in seen if v == best.value))
 
 
+def test_the_first_step_is_a_small_one():
+    """Not to the end of the world: there the optimum is hard to find and tells nothing."""
+    seen = []
+
+    def steep(phi):
+        seen.append(phi.copy())
+        return Point(-500.0 * float((phi - 3.0) @ (phi - 3.0)), 0.0, -1000.0 * (phi - 3.0))
+
+    best = maximise_evidence(steep, np.zeros(2))
+    np.testing.assert_allclose(best.phi, 3.0, atol=1e-3)
+    np.testing.assert_allclose(seen[1], 1.0)
+
+
 def test_settings_and_budget():
     found, *_ = evidence(2.0 * RBF(1.5))
     kernel, c2, eta = found.settings(found.start + np.log(2.0))

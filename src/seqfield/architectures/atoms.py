@@ -77,11 +77,9 @@ class _Group:
         chosen, factor = _independent(inner - onto @ onto.T, np.diagonal(inner))
         old, new = len(self.index), len(self.index) + len(chosen)
         self._grow(new)
-        fresh = h[chosen] - onto[chosen] @ self.q
-        # fresh = factor q_new
-        self._q[old:new] = scipy.linalg.solve_triangular(
-            factor, fresh, lower=True, overwrite_b=True, check_finite=False
-        )
+        # h = onto q + factor q_new
+        turn = scipy.linalg.solve_triangular(factor, np.eye(len(chosen)), lower=True)
+        self._q[old:new] = turn @ (h[chosen] - onto[chosen] @ self.q)
         self._r[:old, old:new] = onto[chosen].T
         self._r[old:new, old:new] = factor.T
         self.index = np.append(self.index, np.arange(first, first + len(chosen)))
@@ -224,11 +222,14 @@ class Atoms(Lookup):
             )
         return out
 
-    def coefficients(self, theta: Floats) -> Floats:
-        """The coefficient of each atom in the function with these weights."""
-        out = np.zeros(len(self.atoms))
+    def coefficients(self, weights: Floats) -> Floats:
+        """The coefficients of the first atoms in the function with these weights of theirs."""
+        out = np.zeros(len(weights))
         for group in self._groups.values():
-            out[group.index] = scipy.linalg.solve_triangular(group.r, theta[group.index])
+            # the first atoms' functions are combinations of the first orthonormal ones
+            here = group.index[group.index < len(weights)]
+            r = np.ascontiguousarray(group.r[: len(here), : len(here)])
+            out[here] = scipy.linalg.solve_triangular(r, weights[here], check_finite=False)
         return out
 
     def transitions(self, theta: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,11 @@ from seqfield._checks import number
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, InputError
 from seqfield.estimators._descent import DescentEstimator
-from seqfield.kernels import Kernel, as_kernel, restore
+from seqfield.kernels import Graph, Kernel, as_kernel, restore
 from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand
 from seqfield.kernels.functions import Function, restore_function
 from seqfield.kernels.gram import distinct, gram
+from seqfield.kernels.graph import diagnose
 from seqfield.labels import Targets
 from seqfield.persist import prefixed, under
 from seqfield.sequences import Sequences
@@ -41,6 +43,12 @@ class Tokens(NamedTuple):
     def numbered(self) -> Sequences:
         """The sequences with the number of each token as its one feature."""
         return Sequences(self.inverse[:, None].astype(np.float64), self.offsets)
+
+
+def _graphs(kernels: Iterable[Kernel]) -> list[Graph]:
+    """The graph kernels in kernels."""
+    found = [kernel for kernel in kernels if isinstance(kernel, Graph)]
+    return found + [g for kernel in kernels for g in _graphs(kernel.parts().values())]
 
 
 class KernelEstimator(DescentEstimator):
@@ -78,6 +86,8 @@ class KernelEstimator(DescentEstimator):
         names = self.features_.names()
         kernels = [as_kernel(self._default(data) if k is None else k) for k in given]
         self._kernels = [kernel.fit(data.x, names) for kernel in kernels]
+        for graph in _graphs(self._kernels):
+            diagnose(graph, data.x, targets.codes)
         # where nothing is known the loss has no gradient; such tokens only shape the kernel
         told = np.add.reduceat(~targets.mask(len(self._labels)).all(axis=1), targets.offsets[:-1])
         kept = np.flatnonzero(told)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqfield._checks import number
-from seqfield.architectures.atoms import Atom, Atoms
+from seqfield.architectures.atoms import Atoms
 from seqfield.architectures.kernel import Gram
 from seqfield.architectures.lookup import Lookup, Values
 from seqfield.errors import InputError
@@ -21,7 +21,7 @@ from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
 from seqfield.optimisers._base import Result
-from seqfield.optimisers.greedy import Greedy, Round
+from seqfield.optimisers.greedy import Greedy, Selection
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.optimisers.newton import NewtonCG
 from seqfield.optimisers.pickers import Coordinates, Labellings
@@ -203,23 +203,21 @@ class GPSC(KernelEstimator):
         gram = self._architecture
         if self.method != "dense":
             gram = Gram(len(self._labels), self._cov.size, self._cov.multiply, self._eta)
-            theta = self._as_dense(gram, goal.architecture.lift(theta), *result.trace)
+            theta = self._as_dense(gram, goal.architecture.lift(theta), result.trace[0])
             goal = goal.over(gram, self._prior)
             value, gradient = goal.value_and_grad(theta)
             result = result._replace(theta=theta, value=value, gradient=gradient)
-            self.path_ = result.trace[1]
+            self.path_ = result.trace[0].rounds
         super()._finish(goal, theta, result)
         steps = gram.lift(theta).transitions
         self._keep([self._cov.function(gram.coefficients(theta))], steps[None])
         del self.theta_, self._architecture, self._cov, self._tokens
 
-    def _as_dense(
-        self, gram: Gram, values: Values, atoms: list[Atom], rounds: list[Round]
-    ) -> Floats:
+    def _as_dense(self, gram: Gram, values: Values, found: Selection) -> Floats:
         """The chosen function as parameters of the dense problem, whose bound then holds."""
-        # the last row of a group of rows past the tokens is a transition
+        # rows past the tokens are transitions
         wide = np.zeros((gram.size + gram.n_labels, gram.n_labels))
-        for atom, value in zip(atoms, rounds[-1].coefficients if rounds else [], strict=True):
+        for atom, value in zip(found.atoms, found.coefficients(len(found.rounds)), strict=True):
             np.add.at(wide, (np.array(atom.rows), np.array(atom.columns)), value)
         a, b = wide[: gram.size], wide[gram.size :].T
         pairs = np.sqrt(self._eta) * b.ravel()[gram.pairs]

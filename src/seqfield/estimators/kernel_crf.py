@@ -18,7 +18,7 @@ from seqfield.estimators._objective import Objective
 from seqfield.kernels.covariance import Covariance
 from seqfield.labels import Targets
 from seqfield.optimisers._base import Result
-from seqfield.optimisers.greedy import Greedy, Round
+from seqfield.optimisers.greedy import Greedy, Round, Selection
 from seqfield.optimisers.pickers import Cliques, MeanField, steepness
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, place_of
@@ -149,22 +149,22 @@ class KernelCRF(KernelEstimator):
         return held.value
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        atoms, rounds = result.trace
-        self.path_ = rounds[: self.best_iter_]
-        last = self.path_[-1]
+        found: Selection = result.trace[0]
+        self.path_ = found.rounds[: self.best_iter_]
+        last, kept = self.path_[-1], found.coefficients(self.best_iter_)
         result = result._replace(theta=theta, value=last.risk)
         super()._finish(goal, theta, result)
-        chosen = atoms[: last.n_atoms]
+        chosen = found.atoms[: last.n_atoms]
         n, c = self.n_tokens_, self._architecture.n_columns
         coefficients = np.zeros((len(self._covs), n, c))
-        for atom, value in zip(chosen, last.coefficients, strict=True):
+        for atom, value in zip(chosen, kept, strict=True):
             coefficients[atom.kernel, atom.rows[0], atom.columns[0]] = value
         functions = [
             covariance.function(part)
             for covariance, part in zip(self._covs, coefficients, strict=True)
         ]
         self._keep(functions, last.transitions[None], edges=self._architecture.edges)
-        self.cliques_ = self._told(chosen, last.coefficients)
+        self.cliques_ = self._told(chosen, kept)
         del self.theta_, self._architecture, self._covs, self._tokens
 
     def _told(self, atoms: list[Atom], coefficients: Floats) -> list[Clique]:

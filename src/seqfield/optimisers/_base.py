@@ -189,3 +189,51 @@ class History:
             if self._gram[2 * fresh, 2 * fresh + 1] <= 1e-12 * inner[2, 2 * fresh + 1]:
                 self._order.remove(fresh)
         return np.asarray(inner[0])
+
+
+class Inverse:
+    """The inverse Hessian itself, for few parameters: what `History` is for many.
+
+    It forgets nothing, so a descent that begins where a like one has ended needs few steps.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._inverse = np.eye(n)
+        self._n_pairs = 0
+
+    def __len__(self) -> int:
+        return self._n_pairs
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._inverse, self._n_pairs = np.eye(len(self._inverse)), 0
+
+    def widened(self, at: int, by: int) -> Inverse:
+        """The same with ``by`` more parameters from place ``at`` on, which are taken to be as
+        curved as the others are on average."""
+        n = len(self._inverse)
+        out = Inverse(n + by)
+        old = np.concatenate([np.arange(at), np.arange(at + by, n + by)])
+        out._inverse *= np.diagonal(self._inverse).mean() if n else 1.0
+        out._inverse[np.ix_(old, old)] = self._inverse
+        out._n_pairs = self._n_pairs
+        return out
+
+    def direction(self, gradient: Floats) -> Floats:
+        """Minus the inverse Hessian times the gradient."""
+        return -self._inverse @ gradient
+
+    def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
+        """Learn from a step from old to new; one without positive curvature teaches nothing."""
+        s, y = new - old, new_gradient - gradient
+        inner = float(s @ y)
+        if inner <= 1e-12 * float(y @ y):
+            return
+        if not self._n_pairs:  # the usual first guess of the scale
+            self._inverse *= inner / float(y @ y)
+        # H <- (I - s y'/s'y) H (I - y s'/s'y) + s s'/s'y
+        turned = self._inverse @ y
+        across = np.outer(turned, s)
+        self._inverse -= (across + across.T) / inner
+        self._inverse += np.outer(s, s * ((inner + float(y @ turned)) / inner**2))
+        self._n_pairs += 1

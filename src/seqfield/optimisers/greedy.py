@@ -8,6 +8,7 @@ O(n p) of each new atom, and the refit: O(n p) for each step over p atoms.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Values
-from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers._base import Callback, Floats, Inverse, Result, Step, require
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.priors import ElasticNet
 
 Ints = NDArray[np.int64]
+
+#: of the last round's gain a refit may leave this share
+SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,22 @@ class Picker(Protocol):
 
 
 class Round(NamedTuple):
-    """A round of selection: atoms so far, their coefficients, the free transitions, the
-    regularised risk and the loss alone."""
+    """A round of selection: atoms so far, the free transitions, the regularised risk and the loss
+    alone."""
 
     n_atoms: int
-    coefficients: Floats
     transitions: Floats
     risk: float
     loss: float
+
+
+class Selection(NamedTuple):
+    """The whole way: atoms in order of choice, rounds, and the coefficients of the atoms after
+    so many rounds."""
+
+    atoms: list[Atom]
+    rounds: list[Round]
+    coefficients: Callable[[int], Floats]
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class Greedy:
     max_iter : rounds
     max_atoms : stop at this many atoms
     update : after each round refit the weights of "all" atoms, or of the "new" ones alone
-    gain_tol : stop when a round lowers the risk by less than this
+    gain_tol : stop when a round lowers the risk by less than this; 0 for never
     tol : relative tolerance of a refit
     """
 
@@ -99,23 +111,29 @@ class Greedy:
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
         """Select from nothing; ``theta`` (the score table and the transitions) must be zero.
 
-        The result's ``trace`` holds the atoms in order of choice, and a `Round` for each round.
+        The result's ``trace`` is a `Selection`.
         """
         require("greedy selection", objective, self.needs)
         state = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
-        done = False
+        done, gain = False, 0.0
         while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
             atoms = self.pick(state.slopes(), state.values)
             if not atoms:
                 break
-            before = state.risk
-            state.take(atoms[: self.max_atoms - len(state.active)])
+            before, room = state.risk, self.max_atoms - len(state.active)
+            # a refit need not be finer than what the rounds gain
+            state.take(atoms[:room], SHARE * gain)
+            gain = before - state.risk
             rounds.append(state.round())
             step = Step(len(rounds), state.theta, state.risk)
             done = callback is not None and callback(step)
-            done = done or before - state.risk < self.gain_tol
-        return Result(state.theta, state.risk, None, len(rounds), True, (state.active, rounds))
+            done = done or (self.gain_tol > 0.0 and gain < self.gain_tol)
+        if rounds:
+            state.take([])
+            rounds[-1] = state.round()
+        selection = Selection(state.active, rounds, state.coefficients)
+        return Result(state.theta, state.risk, None, len(rounds), True, (selection,))
 
 
 class _State(ABC):
@@ -127,8 +145,8 @@ class _State(ABC):
     def __init__(self, greedy: Greedy, objective: Any) -> None:
         self.greedy, self.objective, self.atoms = greedy, objective, greedy.atoms
         self.active: list[Atom] = []
-        self.coefficients = np.zeros(0)
         self.weights = np.zeros(self.atoms.n_parameters)
+        self.kept: list[Floats] = []
         self.take([])
 
     @property
@@ -141,8 +159,9 @@ class _State(ABC):
         own = [self._own(k) for k in range(len(self.atoms.covariances))]
         return Slopes(self.objective, self.atoms, self.greedy.prior.c2, own, self.gradient)
 
-    def take(self, atoms: list[Atom]) -> None:
-        """Take atoms in and refit."""
+    def take(self, atoms: list[Atom], enough: float = 0.0) -> None:
+        """Take atoms in and refit, until about ``enough`` is left to gain."""
+        self.enough = enough
         self._refit(atoms)
         self.loss, gradient = self.objective.value_and_grad(self.theta)
         self.gradient: Values = self.objective.architecture.lift(gradient)
@@ -151,7 +170,11 @@ class _State(ABC):
     def round(self) -> Round:
         """What is to be told of it."""
         steps = self.atoms.transitions(self.weights)
-        return Round(len(self.active), self.coefficients, steps, self.risk, self.loss)
+        return Round(len(self.active), steps, self.risk, self.loss)
+
+    @abstractmethod
+    def coefficients(self, k: int) -> Floats:
+        """The coefficients of the atoms after k rounds."""
 
     @abstractmethod
     def _own(self, kernel: int) -> Values:
@@ -161,15 +184,20 @@ class _State(ABC):
     def _refit(self, atoms: list[Atom]) -> None:
         """Set values, coefficients and norm with these atoms added."""
 
-    def _descend(self, atoms: Atoms, start: Floats) -> Floats:
+    def _descend(self, atoms: Atoms, start: Floats, history: Inverse | None = None) -> Floats:
         if not len(start):
             return start
         goal = self.objective.over(atoms, self.greedy.prior)
-        return LBFGS(max_iter=500, tol=self.greedy.tol).minimise(goal, start).theta
+        descent = LBFGS(tol=self.greedy.tol, enough=self.enough)
+        return descent.minimise(goal, start, history=history).theta
 
 
 class _All(_State):
     """All weights are fitted in each round, in the orthonormal basis of all atoms."""
+
+    def __init__(self, greedy: Greedy, objective: Any) -> None:
+        self._history = Inverse(greedy.atoms.n_parameters)
+        super().__init__(greedy, objective)
 
     def _own(self, kernel: int) -> Values:
         return self.atoms.of_kernel(self.weights, kernel)
@@ -179,10 +207,18 @@ class _All(_State):
         new = self.atoms.add(atoms)
         self.active = self.atoms.atoms
         self.weights = np.insert(self.weights, before, np.zeros(new))
-        self.weights = self._descend(self.atoms, self.weights)
+        # what was learned of the curvature in the last rounds still holds
+        self._history = self._history.widened(before, new)
+        self.weights = self._descend(self.atoms, self.weights, self._history)
         self.values = self.atoms.lift(self.weights)
-        self.coefficients = self.atoms.coefficients(self.weights)
         self.norm = float(self.weights @ self.weights)
+        if not atoms:  # a finer fit of the last round, or the very first
+            del self.kept[-1:]
+        self.kept.append(self.weights[: len(self.active)])
+
+    def coefficients(self, k: int) -> Floats:
+        """The coefficients of the atoms after k rounds."""
+        return self.atoms.coefficients(self.kept[k])
 
 
 class _New(_State):
@@ -198,10 +234,11 @@ class _New(_State):
 
     def _refit(self, atoms: list[Atom]) -> None:
         fresh = self.atoms.empty()
-        fresh.add(atoms)
+        if not self.kept:
+            self.values, self.norm, self.kept = fresh.lift(self.weights), 0.0, [np.zeros(0)]
         if not atoms:
-            self.values, self.norm = fresh.lift(self.weights), 0.0
             return
+        fresh.add(atoms)
         old = fresh.project(self.values)
         part = fresh.lift(old)
         fresh.offset = Values(
@@ -211,4 +248,8 @@ class _New(_State):
         self.values = fresh.lift(new)
         self.norm += float(new @ new - old @ old)
         self.active = self.active + fresh.atoms
-        self.coefficients = np.concatenate([self.coefficients, fresh.coefficients(new - old)])
+        self.kept.append(fresh.coefficients(new - old))
+
+    def coefficients(self, k: int) -> Floats:
+        """The coefficients of the atoms after k rounds."""
+        return np.concatenate(self.kept[: k + 1])

@@ -16,6 +16,7 @@ from seqfield.optimisers._base import (
     Callback,
     Floats,
     History,
+    Inverse,
     Result,
     Stall,
     Step,
@@ -24,27 +25,38 @@ from seqfield.optimisers._base import (
     require,
 )
 
+#: steps after which the model of the objective is worth something
+KNOWN = 3
+
 
 @dataclass(frozen=True)
 class LBFGS:
     """Limited-memory BFGS.
 
     Stops when the objective's own bound on value minus optimum (``gap``) is below ``tol`` of the
-    value, or when ten iterations lowered the value by less than ``tol`` of itself.
+    value, or when ten iterations lowered the value by less than ``tol`` of itself; also when by
+    its own model of the objective not more than ``enough`` is left to gain.
     """
 
     max_iter: int = 500
     tol: float = 1e-5
     memory: int | None = None
     n_jobs: int | None = None
+    enough: float = 0.0
     needs = ("value_and_grad", "gap")
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Minimise from theta."""
+    def minimise(
+        self,
+        objective: Any,
+        theta: Floats,
+        callback: Callback | None = None,
+        history: History | Inverse | None = None,
+    ) -> Result:
+        """Minimise from theta, with what an earlier descent on a like objective has learned."""
         require("L-BFGS", objective, self.needs)
         value, gradient = objective.value_and_grad(theta)
-        dual, n = dual_of(objective), len(theta)
-        history = History(self.memory or history_size(n), n, self.n_jobs, dual)
+        dual = dual_of(objective)
+        history = self.new_history(objective, len(theta)) if history is None else history
         stalled = Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
@@ -55,6 +67,9 @@ class LBFGS:
                 history.clear()
                 direction, slope = -gradient, -dot(gradient, dual(gradient))
             if slope == 0.0:
+                return Result(theta, value, gradient, iteration - 1, True)
+            # with H for the inverse second derivative the optimum is g' H g / 2 lower
+            if iteration > KNOWN and -slope <= 2.0 * self.enough:
                 return Result(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
             found = wolfe_step(objective, theta, value, direction, slope, first)
@@ -68,6 +83,10 @@ class LBFGS:
             if stalled(value):
                 return Result(theta, value, gradient, iteration, True)
         return Result(theta, value, gradient, self.max_iter, False)
+
+    def new_history(self, objective: Any, n: int) -> History:
+        """An empty history of vectors of n numbers."""
+        return History(self.memory or history_size(n), n, self.n_jobs, dual_of(objective))
 
 
 def wolfe_step(
