@@ -155,6 +155,16 @@ class KernelEstimator(DescentEstimator):
         # a sparse product costs about four times as much a number as a dense one
         return found if self.explicit is True or 8 * size < found.size**2 else None
 
+    def _check_atoms(self, most: int) -> None:
+        """Raise a `BudgetError` if the values of this many atoms at all tokens take too much."""
+        need = 8.0 * most * self.n_tokens_ / GIB
+        if need > self.gram_budget:
+            raise BudgetError(
+                f"{most} functions at {self.n_tokens_} tokens need {need:.3g} GiB, the budget is "
+                f"{self.gram_budget:g} GiB: keep fewer, refit the new ones alone (update='new' of "
+                "GPSC), or give more with gram_budget="
+            )
+
     # --- use ------------------------------------------------------------------------------------
 
     def _keep(self, functions: list[Function], steps: Floats, *, edges: bool = False) -> None:

@@ -33,7 +33,7 @@ CHOICES = {
     "posterior": ("map", "laplace"),
     "loss": ("log", "softmax_margin", "marginal"),
     "pick": ("largest", "random"),
-    "update": ("all", "new"),
+    "update": ("all", "new", "last"),
     "solver": ("lbfgs", "newton"),
 }
 
@@ -70,7 +70,8 @@ class GPSC(KernelEstimator):
         number of training tokens
     n_per_round : coordinates (or labelled sequences) taken in each round
     pick : of which sequence: the one with the "largest" derivative or a "random" one
-    update : refit "all" coefficients in each round, or the "new" ones alone
+    update : after each round refit "all" coefficients; or the "new" ones alone, which is cheaper;
+        or the new ones in each round and all of them at the end ("last")
     slope_tol : stop before if no derivative is larger than this
     solver : "lbfgs" or "newton" (Newton's method with conjugate gradients) of the dense method
     gram_budget : the most GiB that a gram matrix may take
@@ -124,7 +125,7 @@ class GPSC(KernelEstimator):
         n_coordinates: int | float = 0.25,
         n_per_round: int = 50,
         pick: Literal["largest", "random"] = "largest",
-        update: Literal["all", "new"] = "all",
+        update: Literal["all", "new", "last"] = "last",
         slope_tol: float = 1e-3,
         solver: Literal["lbfgs", "newton"] = "lbfgs",
         gram_budget: float = 6.0,
@@ -173,6 +174,9 @@ class GPSC(KernelEstimator):
             self._random(),
             number("slope_tol", self.slope_tol, low=0),
         )
+        if self.update != "new":
+            columns = 1 if self.method == "sparse" else len(self._labels)
+            self._check_atoms(most * columns)
         greedy = Greedy(
             Atoms(len(self._labels), [self._cov], eta=self._eta),
             self._prior,

@@ -126,6 +126,7 @@ class KernelCRF(KernelEstimator):
 
     def _recipe(self, data: Sequences) -> Recipe:
         most = number("n_cliques", self.n_cliques, low=1, whole=True)
+        self._check_atoms(most)
         gain = steepness if self.gain == "gradient" else MeanField(self.n_jobs)
         atoms = Atoms(
             len(self._labels),

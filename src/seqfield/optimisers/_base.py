@@ -125,6 +125,14 @@ class History:
         self._order.clear()
         self._fresh = None
 
+    def widened(self, at: int, by: int) -> History:
+        """The same for vectors with ``by`` more numbers from place ``at`` on, about which it knows
+        nothing: they are zero in all pairs, and inner products stay what they are."""
+        out = History(self.size, self._rows.shape[1] + by, self.n_jobs, self._dual)
+        out._rows = np.insert(self._rows, [at] * by, 0.0, axis=1)
+        out._gram, out._order, out._fresh = self._gram, self._order, self._fresh
+        return out
+
     def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
         """Add the pair of a step from old to new."""
         if self._fresh is not None:

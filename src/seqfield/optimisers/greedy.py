@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Values
-from seqfield.optimisers._base import Callback, Floats, Inverse, Result, Step, require
+from seqfield.optimisers._base import Callback, Floats, History, Inverse, Result, Step, require
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.priors import ElasticNet
 
 Ints = NDArray[np.int64]
+
+#: up to so many atoms the inverse Hessian itself is kept
+FEW = 1000
 
 #: of the last round's gain a refit may leave this share
 SHARE = 0.02
@@ -93,7 +96,8 @@ class Greedy:
     pick : chooses the atoms of a round
     max_iter : rounds
     max_atoms : stop at this many atoms
-    update : after each round refit the weights of "all" atoms, or of the "new" ones alone
+    update : after each round refit the weights of "all" atoms; or of the "new" ones alone, or
+        ("last") of those alone and at the end of all
     gain_tol : stop when a round lowers the risk by less than this; 0 for never
     tol : relative tolerance of a refit
     """
@@ -103,7 +107,7 @@ class Greedy:
     pick: Picker
     max_iter: int
     max_atoms: int
-    update: Literal["all", "new"] = "all"
+    update: Literal["all", "new", "last"] = "all"
     gain_tol: float = 0.0
     tol: float = 1e-5
     needs = ("value_and_grad", "over")
@@ -114,7 +118,7 @@ class Greedy:
         The result's ``trace`` is a `Selection`.
         """
         require("greedy selection", objective, self.needs)
-        state = (_All if self.update == "all" else _New)(self, objective)
+        state: _State = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
         done, gain = False, 0.0
         while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
@@ -130,7 +134,7 @@ class Greedy:
             done = callback is not None and callback(step)
             done = done or (self.gain_tol > 0.0 and gain < self.gain_tol)
         if rounds:
-            state.take([])
+            state = state.finished()
             rounds[-1] = state.round()
         selection = Selection(state.active, rounds, state.coefficients)
         return Result(state.theta, state.risk, None, len(rounds), True, (selection,))
@@ -167,6 +171,11 @@ class _State(ABC):
         self.gradient: Values = self.objective.architecture.lift(gradient)
         self.risk = self.loss + 0.5 * self.greedy.prior.c2 * self.norm
 
+    def finished(self) -> _State:
+        """The state after the last refit."""
+        self.take([])
+        return self
+
     def round(self) -> Round:
         """What is to be told of it."""
         steps = self.atoms.transitions(self.weights)
@@ -184,7 +193,9 @@ class _State(ABC):
     def _refit(self, atoms: list[Atom]) -> None:
         """Set values, coefficients and norm with these atoms added."""
 
-    def _descend(self, atoms: Atoms, start: Floats, history: Inverse | None = None) -> Floats:
+    def _descend(
+        self, atoms: Atoms, start: Floats, history: History | Inverse | None = None
+    ) -> Floats:
         if not len(start):
             return start
         goal = self.objective.over(atoms, self.greedy.prior)
@@ -196,7 +207,8 @@ class _All(_State):
     """All weights are fitted in each round, in the orthonormal basis of all atoms."""
 
     def __init__(self, greedy: Greedy, objective: Any) -> None:
-        self._history = Inverse(greedy.atoms.n_parameters)
+        n, most = greedy.atoms.n_parameters, greedy.max_atoms
+        self._history: History | Inverse = Inverse(n) if most <= FEW else History(50, n)
         super().__init__(greedy, objective)
 
     def _own(self, kernel: int) -> Values:
@@ -253,3 +265,12 @@ class _New(_State):
     def coefficients(self, k: int) -> Floats:
         """The coefficients of the atoms after k rounds."""
         return np.concatenate(self.kept[: k + 1])
+
+    def finished(self) -> _State:
+        """Itself, or all coefficients fitted again if the user wants it."""
+        if self.greedy.update == "new":
+            return self
+        every = _All(self.greedy, self.objective)
+        every.take(self.active)  # atoms in the span of others drop out
+        every.kept = [*self.kept[:-1], every.kept[-1]]
+        return every
