@@ -51,7 +51,7 @@ class DescentEstimator(SequenceEstimator):
     theta_: Floats
 
     @abstractmethod
-    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         """Set the architecture; the data in the form that it lays out."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class DescentEstimator(SequenceEstimator):
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         again = self.warm_start and hasattr(self, "theta_")
-        data = self._prepare(data, targets)
+        data = self._prepare(data, targets, weights)
         optimiser, loss, prior = self._recipe(data)
 
         def objective(chosen: Any, penalty: ElasticNet) -> Objective:

@@ -28,6 +28,7 @@ from seqfield.errors import BudgetError
 from seqfield.estimators import _laplace
 from seqfield.estimators._curvature import Curvature
 from seqfield.estimators._objective import Objective
+from seqfield.estimators._progress import progress
 from seqfield.kernels import Kernel
 from seqfield.kernels._pairs import Pairs
 from seqfield.linalg.krylov import Multiply, conjugate_gradients, dense
@@ -37,8 +38,11 @@ from seqfield.priors import ElasticNet
 
 Floats = NDArray[np.float64]
 
-#: draws behind the traces of a gradient
-DRAWS = 32
+#: draws behind the traces of a gradient, and random vectors behind a determinant: the same for
+#: every phi, so that few are enough to compare
+DRAWS = 16
+#: iterations of a search
+SEARCH = 15
 #: bytes for matrices of all pairs of tokens
 BUDGET = 4.0 * 2**30
 
@@ -143,6 +147,20 @@ class KernelEvidence:
         eta = float(scales[1]) if self._eta > 0 else 0.0
         return Settings(self._kernel.with_log_parameters(phi[:n]), float(scales[0]), eta)
 
+    def maximise(self, *, show: bool = False) -> Settings:
+        """The settings of largest evidence."""
+        n_done = 0
+        with progress("kernel parameters", SEARCH, show=show) as report:
+
+            def told(phi: Floats) -> Point:
+                nonlocal n_done
+                point, n_done = self(phi), n_done + 1
+                report(n_done, f"log evidence {point.value:.6g}")
+                return point
+
+            best = maximise_evidence(told, self.start, max_iter=SEARCH)
+        return self.settings(best.phi)
+
     def __call__(self, phi: Floats) -> Point:
         """Evidence and gradient."""
         kernel, c2, eta = self.settings(phi)
@@ -164,7 +182,7 @@ class KernelEvidence:
             goal,
             theta,
             covariance=self._covariance,
-            probes=None if self._exact else _laplace.signs(len(f), self._seed)[:, fit.own],
+            probes=None if self._exact else _laplace.signs(len(f), self._seed, DRAWS)[:, fit.own],
         )
         return Point(found.value, found.error, self._gradient(fit))
 

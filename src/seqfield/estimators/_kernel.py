@@ -13,7 +13,7 @@ from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, InputError
 from seqfield.estimators._descent import DescentEstimator
 from seqfield.kernels import Graph, Kernel, as_kernel, restore
-from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand
+from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand, Root
 from seqfield.kernels.functions import Function, restore_function
 from seqfield.kernels.gram import distinct, gram
 from seqfield.kernels.graph import diagnose
@@ -99,14 +99,13 @@ class KernelEstimator(DescentEstimator):
         """The kernel if none is given."""
         return "linear"
 
-    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         self._tokens = Tokens.of(data)
         self.n_tokens_ = int(self._tokens.x.shape[0])
         return self._tokens.numbered()
 
-    @property
-    def _eta(self) -> float:
-        """The scale of transitions; 0 if there are none."""
+    def _given_eta(self) -> float:
+        """The scale of transitions as given; 0 if there are none."""
         eta = number("eta", self.eta, low=0)
         return float(eta) if self.transitions and self.features_.transitions_ else 0.0
 
@@ -117,12 +116,7 @@ class KernelEstimator(DescentEstimator):
         if self.explicit not in (True, False, "auto"):
             raise InputError(f"explicit must be True, False or 'auto', got {self.explicit!r}")
         if self.n_landmarks is not None:
-            rank = number("n_landmarks", self.n_landmarks, low=1, whole=True)
-            if self.landmarks not in ("pivoted", "random"):
-                raise InputError(f"landmarks must be pivoted or random, got {self.landmarks!r}")
-            seed = int(self._random().randint(2**31 - 1))
-            rng = np.random.default_rng(seed) if self.landmarks == "random" else None
-            return LowRank.choose(kernel, x, rank, rng=rng, n_jobs=self.n_jobs)
+            return self._low_rank(kernel)
         if self.explicit:
             found = self._expanded(kernel, x, budget)
             if found is not None:
@@ -134,6 +128,23 @@ class KernelEstimator(DescentEstimator):
                 raise
             return OnDemand(kernel, x, self.n_jobs)
         return Matrix(kernel, x, matrix, self.n_jobs)
+
+    def _root(self, kernel: Kernel) -> Root:
+        """The same as a dense root."""
+        if self.n_landmarks is not None:
+            found = self._low_rank(kernel)
+            return Root(kernel, found.features, found.found.tokens, found.found.dual)
+        x, budget = self._tokens.x, number("gram_budget", self.gram_budget, low=0) * GIB
+        # the matrix and its root
+        return Root.of(kernel, x, gram(kernel, x, budget=budget / 2, n_jobs=self.n_jobs))
+
+    def _low_rank(self, kernel: Kernel) -> LowRank:
+        rank = number("n_landmarks", self.n_landmarks, low=1, whole=True)
+        if self.landmarks not in ("pivoted", "random"):
+            raise InputError(f"landmarks must be pivoted or random, got {self.landmarks!r}")
+        seed = int(self._random().randint(2**31 - 1))
+        rng = np.random.default_rng(seed) if self.landmarks == "random" else None
+        return LowRank.choose(kernel, self._tokens.x, rank, rng=rng, n_jobs=self.n_jobs)
 
     def _expanded(self, kernel: Kernel, x: Any, budget: float) -> Covariance | None:
         """The covariance by explicit features, if there are any; "auto" wants a real saving."""

@@ -39,7 +39,7 @@ class LinearEstimator(DescentEstimator):
     _architecture: Linear
     theta_: Floats
 
-    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         if not (self.warm_start and hasattr(self, "theta_")):
             self._architecture = Linear.build(
                 data,

@@ -10,12 +10,15 @@ from seqfield._checks import number
 from seqfield.architectures.atoms import Atoms
 from seqfield.architectures.kernel import Gram
 from seqfield.architectures.lookup import Lookup, Values
-from seqfield.errors import InputError
+from seqfield.architectures.rooted import Rooted
+from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._evidence import KernelEvidence
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import KernelEstimator
+from seqfield.estimators._kernel import GIB, KernelEstimator, Tokens
+from seqfield.estimators._laplace import log_evidence, posterior_samples
 from seqfield.estimators._objective import Objective
-from seqfield.kernels.covariance import Covariance
+from seqfield.kernels.covariance import Covariance, Root
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
@@ -35,6 +38,7 @@ CHOICES = {
     "pick": ("largest", "random"),
     "update": ("all", "new", "last"),
     "solver": ("lbfgs", "newton"),
+    "laplace": ("full", "block"),
 }
 
 
@@ -58,6 +62,8 @@ class GPSC(KernelEstimator):
         "sparse": coordinates (token, label pair) chosen greedily; prediction evaluates the kernel
         at the kept tokens alone;
         "sequence": the same in whole labelled sequences
+    posterior : "map" predicts with the MAP estimate; "laplace" averages predictions over
+        ``n_samples`` draws from a Gaussian at it, and gives the log evidence
     loss : "log", "softmax_margin" (with ``cost``) or "marginal", as in `CRF`
     c2 : weight of the squared norm
     eta : variance of transition scores, in units of the kernel
@@ -73,6 +79,10 @@ class GPSC(KernelEstimator):
     update : after each round refit "all" coefficients; or the "new" ones alone, which is cheaper;
         or the new ones in each round and all of them at the end ("last")
     slope_tol : stop before if no derivative is larger than this
+    laplace : the covariance of that Gaussian: "full" (between all positions of a sequence), or
+        "block" (within tokens and pairs alone: cheaper, and further from the truth)
+    optimize_kernel : learn the kernel's parameters, c2 and eta by maximising the evidence, on
+        random sequences of at most ``evidence_tokens`` tokens in all
     solver : "lbfgs" or "newton" (Newton's method with conjugate gradients) of the dense method
     gram_budget : the most GiB that a gram matrix may take
     gram_dtype : "float64", or "float32" for half of the memory; sums are in float64 always
@@ -83,7 +93,9 @@ class GPSC(KernelEstimator):
     Attributes
     ----------
     classes_ : labels in column order
-    kernel_ : the kernel, with what it took from the data
+    kernel_ : the kernel, with what it took from the data or learned; c2_, eta_ : likewise
+    log_evidence_, log_evidence_error_ : log p(y) by Laplace's method and the standard error of
+        its random part (posterior="laplace")
     transitions_ : (S, S) transition scores
     objective_ : final value
     gap_ : proven bound on objective_ minus the optimum of the dense problem
@@ -106,7 +118,13 @@ class GPSC(KernelEstimator):
     slope_tol: float
     max_iter: int
     tol: float
+    posterior: str
+    laplace: str
+    n_samples: int
+    optimize_kernel: bool
+    evidence_tokens: int
     _cov: Covariance
+    _basis: Root
 
     def __init__(
         self,
@@ -114,6 +132,7 @@ class GPSC(KernelEstimator):
         *,
         features: Any = None,
         method: Literal["dense", "sparse", "sequence"] = "dense",
+        posterior: Literal["map", "laplace"] = "map",
         loss: Literal["log", "softmax_margin", "marginal"] = "log",
         cost: float = 1.0,
         c2: float = 1.0,
@@ -127,6 +146,10 @@ class GPSC(KernelEstimator):
         pick: Literal["largest", "random"] = "largest",
         update: Literal["all", "new", "last"] = "last",
         slope_tol: float = 1e-3,
+        laplace: Literal["full", "block"] = "full",
+        n_samples: int = 50,
+        optimize_kernel: bool = False,
+        evidence_tokens: int = 1500,
         solver: Literal["lbfgs", "newton"] = "lbfgs",
         gram_budget: float = 6.0,
         gram_dtype: Literal["float64", "float32"] = "float64",
@@ -145,18 +168,63 @@ class GPSC(KernelEstimator):
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name, allowed[0]) not in allowed:
+            if getattr(self, name) not in allowed:
                 found = getattr(self, name)
                 raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+        if self.posterior == "laplace" and (self.method != "dense" or self.loss != "log"):
+            raise CapabilityError(
+                "posterior='laplace' needs method='dense' and loss='log': the approximation is "
+                "of a posterior, and sparse methods and other losses have none"
+            )
+        if self.posterior == "laplace" and self.calibrate:
+            raise CapabilityError(
+                "calibrate=True fits one temperature, which an average over the posterior does "
+                "without: leave one of the two out"
+            )
         super()._fit(data, targets, weights)
 
-    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
-        numbered, s = super()._prepare(data, targets), len(self._labels)
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
+        numbered, s = super()._prepare(data, targets, weights), len(self._labels)
+        self.c2_, self.eta_ = float(number("c2", self.c2, low=0)), self._given_eta()
+        if self.optimize_kernel:
+            self._learn_kernel(data, targets, weights)
         dense = self.method == "dense"
+        self._architecture = Lookup(s, self.n_tokens_)
+        if self.posterior == "laplace":
+            self._basis = self._root(self._kernels[0])
+            self._architecture = Rooted(s, self._basis.root, self.eta_)
+            return numbered
         self._cov = self._covariance(self._kernels[0], on_demand=not dense)
-        n = self._cov.size
-        self._architecture = Gram(s, n, self._cov.multiply, self._eta) if dense else Lookup(s, n)
+        if dense:
+            self._architecture = Gram(s, self._cov.size, self._cov.multiply, self.eta_)
         return numbered
+
+    def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        """Set the kernel's parameters, c2 and eta to where the evidence is largest."""
+        most = number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
+        order = self._random().permutation(len(data))
+        some = np.sort(order[: max(1, np.searchsorted(data.lengths[order].cumsum(), most))])
+        tokens = Tokens.of(data[some])
+        goal = Objective(
+            Lookup(len(self._labels), tokens.x.shape[0]),
+            LogLoss(),
+            ElasticNet(0.0, self.c2_),
+            tokens.numbered(),
+            targets[some],
+            weights[some],
+            self._constraint,
+            self.n_jobs,
+        )
+        evidence = KernelEvidence(
+            self._kernels[0],
+            tokens.x,
+            goal,
+            self.eta_,
+            covariance=self.laplace,
+            budget=self.gram_budget * GIB,
+        )
+        kernel, self.c2_, self.eta_ = evidence.maximise(show=bool(self.verbose))
+        self._kernels = [kernel]
 
     def _recipe(self, data: Sequences) -> Recipe:
         if self.method == "dense":
@@ -178,7 +246,7 @@ class GPSC(KernelEstimator):
             columns = 1 if self.method == "sparse" else len(self._labels)
             self._check_atoms(most * columns)
         greedy = Greedy(
-            Atoms(len(self._labels), [self._cov], eta=self._eta),
+            Atoms(len(self._labels), [self._cov], eta=self.eta_),
             self._prior,
             pick,
             max_iter=max(1, most),
@@ -190,7 +258,7 @@ class GPSC(KernelEstimator):
 
     @property
     def _prior(self) -> ElasticNet:
-        return ElasticNet(0.0, number("c2", self.c2, low=0))
+        return ElasticNet(0.0, self.c2_)
 
     def _loss(self) -> Loss:
         if self.loss == "marginal":
@@ -204,9 +272,13 @@ class GPSC(KernelEstimator):
         return kind(max_iter=most, tol=tol, n_jobs=self.n_jobs)
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+        if self.posterior == "laplace":
+            super()._finish(goal, theta, result)
+            self._keep_posterior(goal)
+            return
         gram = self._architecture
         if self.method != "dense":
-            gram = Gram(len(self._labels), self._cov.size, self._cov.multiply, self._eta)
+            gram = Gram(len(self._labels), self._cov.size, self._cov.multiply, self.eta_)
             theta = self._as_dense(gram, goal.architecture.lift(theta), result.trace[0])
             goal = goal.over(gram, self._prior)
             value, gradient = goal.value_and_grad(theta)
@@ -217,6 +289,22 @@ class GPSC(KernelEstimator):
         self._keep([self._cov.function(gram.coefficients(theta))], steps[None])
         del self.theta_, self._architecture, self._cov, self._tokens
 
+    def _keep_posterior(self, goal: Objective) -> None:
+        """Keep the MAP estimate and draws from the posterior around it."""
+        n_samples = number("n_samples", self.n_samples, low=1, whole=True)
+        rng = np.random.default_rng(int(self._random().randint(2**31 - 1)))
+        found = log_evidence(goal, self.theta_, covariance=self.laplace)
+        self.log_evidence_, self.log_evidence_error_ = found.value, found.error
+        draws = posterior_samples(goal, self.theta_, n_samples, rng, self.laplace)
+        every, s = np.vstack([self.theta_, draws]), len(self._labels)
+        r = self._basis.root.shape[1]
+        # (1 + draws, r, S) -> r rows of coefficients for each estimate side by side
+        b = every[:, : r * s].reshape(-1, r, s).transpose(1, 0, 2).reshape(r, -1)
+        steps = np.zeros((len(every), s * s))
+        steps[:, : every.shape[1] - r * s] = np.sqrt(self.eta_) * every[:, r * s :]
+        self._keep([self._basis.function(b)], steps.reshape(-1, s, s))
+        del self.theta_, self._architecture, self._basis, self._tokens
+
     def _as_dense(self, gram: Gram, values: Values, found: Selection) -> Floats:
         """The chosen function as parameters of the dense problem, whose bound then holds."""
         # rows past the tokens are transitions
@@ -224,5 +312,5 @@ class GPSC(KernelEstimator):
         for atom, value in zip(found.atoms, found.coefficients(len(found.rounds)), strict=True):
             np.add.at(wide, (np.array(atom.rows), np.array(atom.columns)), value)
         a, b = wide[: gram.size], wide[gram.size :].T
-        pairs = np.sqrt(self._eta) * b.ravel()[gram.pairs]
+        pairs = np.sqrt(self.eta_) * b.ravel()[gram.pairs]
         return np.concatenate([a.ravel(), values.table.ravel(), pairs])

@@ -113,12 +113,12 @@ class KernelCRF(KernelEstimator):
     ) -> None:
         self._store(locals())
 
-    def _prepare(self, data: Sequences, targets: Targets) -> Sequences:
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         if self.cliques not in ("vertex", "vertex+edge"):
             raise InputError(f"cliques must be 'vertex' or 'vertex+edge', got {self.cliques!r}")
         if self.gain not in ("gradient", "meanfield"):
             raise InputError(f"gain must be 'gradient' or 'meanfield', got {self.gain!r}")
-        numbered = super()._prepare(data, targets)
+        numbered = super()._prepare(data, targets, weights)
         self._covs = [self._covariance(kernel) for kernel in self._kernels]
         edges = self.cliques == "vertex+edge"
         self._architecture = Lookup(len(self._labels), self.n_tokens_, edges=edges)
@@ -131,7 +131,7 @@ class KernelCRF(KernelEstimator):
         atoms = Atoms(
             len(self._labels),
             self._covs,
-            eta=self._eta,
+            eta=self._given_eta(),
             free=True,
             edges=self._architecture.edges,
         )

@@ -8,9 +8,10 @@ that can be evaluated at new tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from seqfield.kernels.explicit import Expansion
 from seqfield.kernels.functions import Expanded, Function, Span
 from seqfield.kernels.gram import apply, product
 from seqfield.kernels.lowrank import Landmarks, landmarks, nystrom, pivoted_cholesky
+from seqfield.linalg.thin import thin_root
 
 Ints = NDArray[np.int64]
 
@@ -147,6 +149,28 @@ class LowRank(Factored):
         """Over the landmarks: phi(x) w = k(x, z) (dual w)."""
         kernel, tokens, dual = self.found
         return Span(kernel, tokens, dual @ self.weights(coefficients))
+
+
+class Root(NamedTuple):
+    """A dense root of G (n, r), G = root root', and how functions root b go on to new tokens:
+    k(x, z) (dual b) over the tokens z."""
+
+    kernel: Kernel
+    root: Floats
+    tokens: Any
+    dual: Floats
+
+    @classmethod
+    def of(cls, kernel: Kernel, tokens: Any, gram: Floats) -> Root:
+        """From a gram matrix; tokens in the span of others are left out."""
+        root, kept = thin_root(gram)
+        # root[kept] is lower triangular and root[kept] root[kept]' = k(z, z)
+        dual = scipy.linalg.solve_triangular(root[kept], np.eye(len(kept)), trans=1, lower=True)
+        return cls(kernel, root, tokens[kept], dual)
+
+    def function(self, b: Floats) -> Span:
+        """The function root b, for b (r, C)."""
+        return Span(self.kernel, self.tokens, self.dual @ b)
 
 
 def span(kernel: Kernel, tokens: Any, coefficients: Floats) -> Span:
