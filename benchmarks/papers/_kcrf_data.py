@@ -1,4 +1,4 @@
-"""The protein chains of the kernel CRF experiments (Lafferty, Zhu and Liu 2004, section 6).
+"""The protein chains of the kernel CRF experiments (Lafferty, Liu and Zhu 2004, section 6).
 
 Profiles for the paper's RS126 are not public: the chains of the JPred4 training set that have one
 stand in for it.

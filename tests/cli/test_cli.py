@@ -128,6 +128,32 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
     assert model.predict(X) == own.predict(X)
 
 
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        (("--learner", "gpsc", "--kernel", "poly2"), sf.GPSC("poly2", random_state=0)),
+        (
+            ("--learner", "gpsc", "--kernel", "linear", "--method", "sparse"),
+            sf.GPSC("linear", method="sparse", random_state=0),
+        ),
+        (("--learner", "kernelcrf", "--cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
+    ],
+)
+def test_train_kernel_models(tmp_path, options, own, train_file):
+    X, y = (part[:60] for part in sf.read_conll(train_file))
+    with open(tmp_path / "some.txt", "w", encoding="utf-8") as stream:
+        sf.write_conll(stream, X, [[[label] for label in row] for row in y])
+    shown = run("train", tmp_path / "some.txt", "-o", tmp_path / "m.sf", *options).stdout
+    assert "distinct tokens" in shown
+    model = sf.load(tmp_path / "m.sf")
+    for a, b in zip(model.predict_proba(X), own.fit(X, y).predict_proba(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    assert "distinct tokens" in run("inspect", tmp_path / "m.sf").stdout
+    assert "a kernel is" in refused(
+        "train", tmp_path / "some.txt", "-o", tmp_path / "n.sf", *options[:2], "--kernel", "cubic"
+    )
+
+
 def test_train_calibrated(tmp_path, train_file, test_file):
     model = tmp_path / "m.sf"
     run("train", train_file, "-o", model, "--learner", "perceptron", "-q")
@@ -140,7 +166,14 @@ def test_train_calibrated(tmp_path, train_file, test_file):
 
 @pytest.mark.parametrize(
     ("learner", "option"),
-    [("hmm", ("--c1", 1)), ("perceptron", ("--loss", "exp")), ("hmm", ("--all-features",))],
+    [
+        ("hmm", ("--c1", 1)),
+        ("perceptron", ("--loss", "exp")),
+        ("hmm", ("--all-features",)),
+        ("crf", ("--kernel", "rbf")),
+        ("gpsc", ("--cliques", 3)),
+        ("kernelcrf", ("--max-iter", 3)),
+    ],
 )
 def test_an_option_without_meaning_is_refused(tmp_path, train_file, learner, option):
     out = tmp_path / "m.sf"

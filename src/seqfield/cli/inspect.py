@@ -59,6 +59,9 @@ def _overview(model: Any, path: str, labels: list[str]) -> Table:
     if hasattr(model, "theta_"):
         share = f"{(model.theta_ == 0).mean():.1%}" if len(model.theta_) else "none"
         rows.append(("weights", f"{len(model.theta_):,}, {share} of them zero"))
+    if hasattr(model, "n_tokens_"):
+        rows.append(("kernel", repr(model.kernel_)))
+        rows.append(("distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"))
     rows.append(("file size", decimal(Path(path).stat().st_size)))
     return facts(rows)
 

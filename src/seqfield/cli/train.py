@@ -20,6 +20,8 @@ class Learner(StrEnum):
     PERCEPTRON = "perceptron"
     BOOST = "boost"
     HMM = "hmm"
+    GPSC = "gpsc"
+    KERNEL_CRF = "kernelcrf"
 
 
 CLASSES = {
@@ -27,7 +29,17 @@ CLASSES = {
     Learner.PERCEPTRON: "StructuredPerceptron",
     Learner.BOOST: "SequenceBoost",
     Learner.HMM: "HMM",
+    Learner.GPSC: "GPSC",
+    Learner.KERNEL_CRF: "KernelCRF",
 }
+
+
+class Method(StrEnum):
+    """Methods of GPSC."""
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    SEQUENCE = "sequence"
 
 
 class Loss(StrEnum):
@@ -84,6 +96,21 @@ def train(
         int, typer.Option(min=1, help="Drop features seen fewer times than this.")
     ] = 1,
     learner: Annotated[Learner, typer.Option(help="The kind of model.")] = Learner.CRF,
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="gpsc, kernelcrf: linear, poly2, poly3, rbf, matern, rational_quadratic, cosine.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        Method, typer.Option(help="gpsc: all tokens, or a few chosen ones.")
+    ] = Method.DENSE,
+    cliques: Annotated[
+        int | None,
+        typer.Option(min=1, help="kernelcrf: how many cliques to choose.", show_default=False),
+    ] = None,
     c1: Annotated[float, typer.Option(min=0.0, help="CRF: weight of the L1 penalty.")] = 0.0,
     c2: Annotated[
         float | None,
@@ -177,6 +204,9 @@ def train(
         held = files.read_labelled(test, encoding, label, columns)
         files.check_same(held[0], test, X, source)
     given = {
+        "kernel": kernel,
+        "method": method.value,
+        "n_cliques": cliques,
         "loss": loss.value,
         "cost": cost,
         "c1": c1,
@@ -190,7 +220,7 @@ def train(
         "random_state": seed,
     }
     features = Template(template, min_freq) if template is not None else Words(min_freq=min_freq)
-    model = _made(getattr(estimators, CLASSES[learner])(features), learner, given)
+    model = _made(getattr(estimators, CLASSES[learner])(features=features), learner, given)
     model.set_params(scheme=scheme, on_violation=on_violation.value, n_jobs=jobs, verbose=not quiet)
     if not quiet:
         announce_compilation()
@@ -211,14 +241,19 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
     own = model.get_params(deep=False)
     told = {name: value for name, value in given.items() if value is not None}
     left = {"loss": "log", "cost": 1.0, "c1": 0.0, "solver": "auto", "observed_only": True}
-    left |= {"early_stopping": False, "calibrate": False, "random_state": given["random_state"]}
+    left |= {"early_stopping": False, "calibrate": False, "method": "dense"}
     for name, value in told.items():
-        if name in own:
-            model.set_params(**{name: value})
-        elif value != left.get(name):
-            option = {"observed_only": "all-features"}.get(name, name.replace("_", "-"))
-            raise typer.BadParameter(f"--{option} has no meaning for --learner {learner.value}")
+        if name == "random_state" or value != left.get(name):
+            if name in own:
+                model.set_params(**{name: value})
+            elif name != "random_state":
+                option = OPTIONS.get(name, name.replace("_", "-"))
+                raise typer.BadParameter(f"--{option} has no meaning for --learner {learner.value}")
     return model
+
+
+#: options that are not called like the argument
+OPTIONS = {"observed_only": "all-features", "n_cliques": "cliques"}
 
 
 def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
@@ -232,6 +267,9 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     ]
     if hasattr(model, "theta_"):
         rows.append(("weights", f"{len(model.theta_):,}"))
+    if hasattr(model, "n_tokens_"):
+        rows.append(("kernel", repr(model.kernel_)))
+        rows.append(("distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"))
     rows.append(("iterations", f"{model.n_iter_:,}"))
     rows.append(("objective", f"{model.objective_:.6g}"))
     if getattr(model, "gap_", math.inf) < math.inf:

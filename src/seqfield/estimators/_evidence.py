@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 #: every phi, so that few are enough to compare
 DRAWS = 16
 #: iterations of a search
-SEARCH = 15
+SEARCH = 10
 #: bytes for matrices of all pairs of tokens
 BUDGET = 4.0 * 2**30
 

@@ -100,7 +100,8 @@ class GPSC(KernelEstimator):
     objective_ : final value
     gap_ : proven bound on objective_ minus the optimum of the dense problem
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
-    path_ : rounds of a sparse method (`seqfield.optimisers.greedy.Round`)
+    path_ : rounds of a sparse method (`seqfield.optimisers.greedy.Round`); n_chosen_ : distinct
+        tokens among its coordinates
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -142,9 +143,9 @@ class GPSC(KernelEstimator):
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
         n_coordinates: int | float = 0.25,
-        n_per_round: int = 50,
+        n_per_round: int = 10,
         pick: Literal["largest", "random"] = "largest",
-        update: Literal["all", "new", "last"] = "last",
+        update: Literal["all", "new", "last"] = "all",
         slope_tol: float = 1e-3,
         laplace: Literal["full", "block"] = "full",
         n_samples: int = 50,
@@ -284,6 +285,7 @@ class GPSC(KernelEstimator):
             value, gradient = goal.value_and_grad(theta)
             result = result._replace(theta=theta, value=value, gradient=gradient)
             self.path_ = result.trace[0].rounds
+            self.n_chosen_ = int(np.count_nonzero(gram.coefficients(theta).any(axis=1)))
         super()._finish(goal, theta, result)
         steps = gram.lift(theta).transitions
         self._keep([self._cov.function(gram.coefficients(theta))], steps[None])

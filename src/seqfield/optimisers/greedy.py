@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 FEW = 1000
 
 #: of the last round's gain a refit may leave this share
-SHARE = 0.02
+SHARE = 0.1
 
 
 @dataclass(frozen=True)

@@ -72,18 +72,19 @@ class Coordinates:
         """The coordinates of a sequence with the largest derivatives."""
         # a last token has no next label, nor has any where there are no transitions
         bare = 1 if among.eta > 0 else len(rows)
+        slopes, following = np.abs(nodes), np.full(nodes.shape, -1)
         pairs = np.abs(nodes[: len(rows) - bare, :, None] + steps)
-        flat = np.concatenate([pairs.ravel(), np.abs(nodes[len(rows) - bare :]).ravel()])
+        # one next label at a time: with all S^2 transitions in the span the others add nothing
+        following[: len(rows) - bare] = pairs.argmax(axis=2)
+        slopes[: len(rows) - bare] = pairs.max(axis=2)
         atoms: list[Atom] = []
-        for k in np.argsort(-flat, kind="stable"):
-            if len(atoms) == self.size or flat[k] <= self.tol:
+        for k in np.argsort(-slopes.ravel(), kind="stable"):
+            t, sigma = divmod(int(k), slopes.shape[1])
+            if len(atoms) == self.size or slopes[t, sigma] <= self.tol:
                 break
-            if k < pairs.size:
-                t, sigma, tau = (int(v) for v in np.unravel_index(k, pairs.shape))
-                atom = Atom(0, (sigma, sigma), (int(rows[t]), among.size + tau))
-            else:
-                t, sigma = divmod(int(k) - pairs.size, nodes.shape[1])
-                atom = Atom(0, (sigma,), (int(rows[len(rows) - bare + t]),))
+            tau = int(following[t, sigma])
+            places = (int(rows[t]),) if tau < 0 else (int(rows[t]), among.size + tau)
+            atom = Atom(0, (sigma,) * len(places), places)
             if atom not in self._seen:
                 self._seen.add(atom)
                 atoms.append(atom)

@@ -1,0 +1,578 @@
+"""GPSC: what it tells, what it needs, what it refuses, and its files."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import seqfield as sf
+from seqfield.errors import (
+    BudgetError,
+    CapabilityError,
+    InputError,
+    ModelFileError,
+    SeqfieldError,
+)
+from seqfield.kernels import (
+    RBF,
+    Callable,
+    Columns,
+    Graph,
+    Linear,
+    Normalized,
+    Polynomial,
+    Precomputed,
+)
+from seqfield.kernels.graph import ExtensionWarning, GraphWarning
+from seqfield.persist import read_model, write_model
+
+from .cases import numbers, words
+
+X, Y = numbers(n=14, seed=0)
+NEW = numbers(n=6, seed=1)[0]
+STACKED = np.vstack(X)
+BINARY = [sp.csr_array((x > 1.0).astype(np.int8)) for x in X]
+LENGTHS = [len(x) for x in X]
+NUMBERS = np.split(np.arange(len(STACKED))[:, None], np.cumsum(LENGTHS)[:-1])
+GRAM = RBF(1.0)(STACKED)
+TIGHT = {"tol": 1e-13, "max_iter": 5000}
+
+
+def make(kernel=None, **wanted):
+    return sf.GPSC(RBF(1.0) if kernel is None else kernel, **{"n_jobs": 1} | wanted)
+
+
+def probabilities(model, X=X):
+    return np.vstack(model.predict_proba(X))
+
+
+# --- what it tells -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["dense", "sparse", "sequence"])
+@pytest.mark.parametrize("update", ["all", "new", "last"])
+def test_gap_is_a_bound(method, update):
+    """Of the dense problem, for every method."""
+    best = make(**TIGHT).fit(X, Y).objective_
+    for wanted in ({"tol": 1e-1}, {"tol": 1e-4}, {"n_coordinates": 5}, {"n_coordinates": 40}):
+        if method == "dense" and (update != "all" or "tol" not in wanted):
+            continue
+        model = make(method=method, update=update, n_per_round=4, **wanted).fit(X, Y)
+        assert -1e-9 <= model.objective_ - best <= model.gap_
+        assert np.isfinite(model.gap_)
+
+
+@pytest.mark.parametrize("method", ["sparse", "sequence"])
+@pytest.mark.parametrize("update", ["all", "new", "last"])
+def test_objective_is_that_of_the_model(method, update):
+    """-log p + c2 / 2 |f|^2 from probabilities, kept tokens and coefficients."""
+    model = make(method=method, update=update, n_coordinates=15, n_per_round=3, c2=0.6, eta=0.7)
+    model.fit(X, Y)
+    (function,) = model._functions
+    gram = RBF(1.0)(function.tokens)
+    a, b = function.coefficients, model.transitions_ / 0.7
+    norm = np.sum(a * (gram @ a)) + 0.7 * (b**2).sum()
+    want = 0.3 * norm - model.log_likelihood(X, Y).sum()
+    assert model.objective_ == pytest.approx(want, rel=1e-9)
+    assert model.path_[-1].risk == pytest.approx(want, rel=1e-9)
+    assert model.path_[-1].loss == pytest.approx(-model.log_likelihood(X, Y).sum(), rel=1e-9)
+    risks = [told.risk for told in model.path_]
+    assert (np.diff(risks) < 0).all()
+    assert len(model.path_) == model.n_iter_
+    assert 1 <= model.n_kept_ == len(function.tokens)
+
+
+def test_numbers_of_tokens():
+    model = make().fit(X, Y)
+    assert model.n_tokens_ == model.n_kept_ == len(STACKED)
+    twice = make().fit(X + X, Y + Y)
+    assert twice.n_tokens_ == len(STACKED)
+    assert make("linear", explicit=True).fit(X, Y).n_kept_ == 0
+    assert make(n_landmarks=7).fit(X, Y).n_kept_ == 7
+    sparse = make(method="sparse", n_coordinates=9).fit(X, Y)
+    assert 1 <= sparse.n_kept_ <= 9
+    assert sparse.path_[-1].n_atoms <= 9
+    share = make(method="sparse", n_coordinates=0.25, slope_tol=0.0, update="new").fit(X, Y)
+    assert share.path_[-1].n_atoms == round(0.25 * len(STACKED))
+
+
+def test_kernel_holds_what_it_took_from_the_data():
+    model = sf.GPSC("rbf").fit(X, Y)
+    assert model.kernel == "rbf"
+    assert model.kernel_ == RBF().fit(STACKED) or isinstance(model.kernel_.length_scale, float)
+    assert model.kernel_.length_scale == RBF().fit(STACKED).length_scale
+
+
+def test_default_kernel_is_the_documented_one():
+    """RBF for dense features, linear plus quadratic for sparse ones."""
+    assert isinstance(sf.GPSC().fit(X, Y).kernel_, RBF)
+    kernel = sf.GPSC().fit(BINARY, Y).kernel_
+    want = (Linear() + Polynomial(2))(BINARY[3])
+    np.testing.assert_allclose(kernel(BINARY[3]), want, rtol=1e-12)
+
+
+def test_iterations_that_are_not_enough():
+    with pytest.warns(sf.estimators._descent.ConvergenceWarning, match="in 2 iterations"):
+        make(max_iter=2, tol=1e-12).fit(X, Y)
+
+
+# --- what prediction needs ---------------------------------------------------------------------
+
+
+class Counter:
+    """A kernel function that counts what it is asked for."""
+
+    def __init__(self):
+        self.shapes = []
+
+    def __call__(self, x, z):
+        self.shapes.append((len(x), len(z)))
+        return RBF(1.0)(x, z)
+
+
+@pytest.mark.parametrize("method", ["sparse", "sequence"])
+def test_prediction_evaluates_the_kernel_at_kept_tokens_alone(method):
+    counter = Counter()
+    model = make(counter, method=method, n_coordinates=4, n_per_round=2).fit(X, Y)
+    assert 1 <= model.n_kept_ < len(STACKED) / 2
+    counter.shapes.clear()
+    model.predict(NEW)
+    tokens = sum(map(len, NEW))
+    assert max(width for _, width in counter.shapes) == model.n_kept_
+    # one more value is asked for to have what all blocks share
+    assert sum(a * b for a, b in counter.shapes) <= tokens * model.n_kept_ + 1
+
+
+@pytest.mark.parametrize("update", ["new", "last"])
+def test_a_gram_matrix_over_the_budget_is_evaluated_on_demand(update):
+    """The sparse methods need no gram matrix; the model is the same."""
+    settings = {"method": "sparse", "n_coordinates": 6, "n_per_round": 2, "update": update}
+    small = 8 * len(STACKED) * 10 / 2**30  # room for ten functions
+    counter = Counter()
+    model = make(counter, gram_budget=small, **settings).fit(X, Y)
+    want = make(**settings).fit(X, Y)
+    assert model.objective_ == pytest.approx(want.objective_, rel=1e-9)
+    np.testing.assert_allclose(probabilities(model), probabilities(want), atol=1e-8)
+
+
+def test_random_sequences_look_at_their_own_tokens_alone():
+    counter = Counter()
+    settings = {"method": "sparse", "pick": "random", "update": "new", "random_state": 0}
+    model = make(
+        counter, gram_budget=1e-12, n_coordinates=4, n_per_round=2, explicit=False, **settings
+    )
+    before = len(STACKED) ** 2
+    model.fit(X, Y)
+    # two rounds, each of the rows of one sequence and of two atoms; then the final gap
+    assert len(model.path_) == 2
+    rounds = sum(a * b for a, b in counter.shapes) - before
+    assert rounds < before
+    again = clone(model).fit(X, Y)
+    np.testing.assert_array_equal(probabilities(again), probabilities(model))
+
+
+def test_abstention():
+    """Precision by coverage from the probabilities: fewer tokens, fewer errors."""
+    train, y = numbers(n=40, seed=2, noise=1.6)
+    test, gold = numbers(n=60, seed=3, noise=1.6)
+    model = make().fit(train, y)
+    proba = model.predict_proba(test)
+    curve = sf.metrics.precision_by_coverage(gold, proba, model.classes_)
+    assert curve.coverage[-1] == 1.0
+    best = np.vstack(proba).max(axis=1)
+    right = model.classes_[np.vstack(proba).argmax(axis=1)] == np.concatenate(gold)
+    assert curve.precision[-1] == pytest.approx(right.mean())
+    for cut in (0.5, 0.8):
+        k = int(np.flatnonzero(curve.threshold >= cut)[-1])
+        kept = best >= curve.threshold[k]
+        assert curve.coverage[k] == pytest.approx(kept.mean())
+        assert curve.precision[k] == pytest.approx(right[kept].mean())
+    half = int(np.searchsorted(curve.coverage, 0.5))
+    assert curve.precision[half] > curve.precision[-1] + 0.05
+
+
+# --- unlabelled sequences ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["dense", "sparse"])
+def test_unlabelled_sequences_change_nothing_without_a_graph(method):
+    settings = {"method": method} | TIGHT
+    a = make(**settings).fit(X, Y)
+    b = make(**settings).fit([*NEW[:2], *X, *NEW[2:]], [None, None, *Y, *[None] * 4])
+    assert a.objective_ == pytest.approx(b.objective_, rel=1e-10)
+    assert a.n_tokens_ == b.n_tokens_
+    np.testing.assert_allclose(probabilities(a), probabilities(b), atol=1e-7)
+
+
+def two_moons(n=60, seed=0):
+    """Tokens on two long arcs, a label each; few of them are labelled."""
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(0, np.pi, n)
+    side = rng.integers(2, size=n)
+    x = np.column_stack([np.cos(t), np.sin(t)]) * np.where(side, 1.0, -1.0)[:, None]
+    x += np.where(side, 0.0, [1.0] * 1)[:, None] * [1.0, 0.4] + rng.normal(scale=0.04, size=(n, 2))
+    return [row[None] for row in x], [[str(k)] for k in side]
+
+
+@pytest.mark.filterwarnings("ignore::seqfield.kernels.graph.GraphWarning")
+def test_unlabelled_sequences_shape_a_graph():
+    tokens, labels = two_moons(120)
+    known = [labels.index(["0"]), labels.index(["1"])]
+    known += [k for k in range(2, 8) if k not in known]
+    y = [row if k in known else None for k, row in enumerate(labels)]
+    graph = Graph(n_neighbors=6, shift=0.01)
+    model = make(graph).fit(tokens, y)
+    with_all = model.score(tokens, labels)
+    rbf = make(RBF(1.0)).fit(tokens, y).score(tokens, labels)
+    assert with_all > 0.95
+    assert with_all > rbf + 0.03
+    assert model.kernel_.in_graph(np.vstack(tokens)).all()
+
+
+# --- files -------------------------------------------------------------------------------------
+
+quiet = pytest.mark.filterwarnings("ignore::seqfield.kernels.graph.GraphWarning")
+ATTRIBUTES = words(n=14, seed=4)
+TEMPLATE = "U0:%x[0,0]\nU1:%x[0,1]\nB"
+VARIANTS = {
+    "dense": (RBF(1.0), X, {}),
+    "float32": (RBF(1.0), X, {"gram_dtype": "float32"}),
+    "linear": (Linear(), X, {"explicit": True}),
+    "pairs": (Polynomial(2), BINARY, {"explicit": True}),
+    "sum": (Linear() + 0.5 * Normalized(Polynomial(2)), BINARY, {"explicit": True}),
+    "sparse rows": (Polynomial(3), BINARY, {}),
+    "landmarks": (RBF(1.0), X, {"n_landmarks": 5}),
+    "random landmarks": ("rbf", X, {"n_landmarks": 5, "landmarks": "random", "random_state": 0}),
+    "sparse": (RBF(1.0), X, {"method": "sparse", "n_coordinates": 6}),
+    "sparse pairs": (Polynomial(2), BINARY, {"method": "sparse", "explicit": True}),
+    "sequence": (RBF(1.0), X, {"method": "sequence", "n_coordinates": 6}),
+    "no transitions": (RBF(1.0), X, {"transitions": False}),
+    "graph": (Graph(4), X, {}),
+    "few graph features": (Graph(4, n_components=5), X, {"explicit": True}),
+    "graph and more": (10 * Graph(4, transform="diffusion") + RBF(1.0), X, {}),
+    "precomputed": (Precomputed(GRAM), NUMBERS, {}),
+    "precomputed and more": (Precomputed(GRAM) + 1.0, NUMBERS, {"method": "sparse"}),
+    "numbers of columns": (Columns(RBF(1.0), [0, 2]), X, {}),
+    "slice": (Columns(RBF(1.0), slice(0, 2)), X, {}),
+    "prefix": (Columns(Linear(), "U0") + Polynomial(2), ATTRIBUTES[0], {"features": TEMPLATE}),
+    "calibrated": (RBF(1.0), X, {"calibrate": True, "random_state": 0}),
+    "scheme": (RBF(1.0), X, {"scheme": [(f"L{a}", f"L{b}") for a in range(3) for b in range(3)]}),
+}
+
+
+def variant(name):
+    kernel, x, wanted = VARIANTS[name]
+    return make(kernel, **wanted), x, ATTRIBUTES[1] if name == "prefix" else Y
+
+
+@quiet
+@pytest.mark.parametrize("name", VARIANTS)
+def test_save_and_load(name, tmp_path):
+    model, x, y = variant(name)
+    model.fit(x, y).save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    np.testing.assert_array_equal(probabilities(again, x), probabilities(model, x))
+    np.testing.assert_array_equal(again.transitions_, model.transitions_)
+    assert (again.n_kept_, again.n_tokens_) == (model.n_kept_, model.n_tokens_)
+    assert type(again.kernel_) is type(model.kernel_)
+    if name not in ("graph", "few graph features", "graph and more") and x is X:
+        np.testing.assert_array_equal(probabilities(again, NEW), probabilities(model, NEW))
+
+
+@quiet
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_loaded_model_can_be_saved_and_trained_again(name, tmp_path):
+    """To the same file, and with the same kernel."""
+    model, x, y = variant(name)
+    model.fit(x, y).save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    refit = clone(again).fit(x, y)
+    np.testing.assert_allclose(probabilities(refit, x), probabilities(model, x), atol=1e-5)
+    again.save(tmp_path / "again.sf")
+    assert (tmp_path / "again.sf").read_bytes() == (tmp_path / "m.sf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "kernel", [lambda a, b: a @ b.T, RBF(1.0) + Callable(lambda a, b: a @ b.T)]
+)
+def test_a_model_with_a_function_cannot_be_saved(kernel, tmp_path):
+    model = make(kernel).fit(X, Y)
+    with pytest.raises(CapabilityError, match="callable kernel cannot be saved"):
+        model.save(tmp_path / "m.sf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged(array):
+    """Arrays that cannot be, by what is wrong with them."""
+    out = {"deleted": None, "of another rank": array.ravel() if array.ndim > 1 else array[:, None]}
+    if len(array):
+        out |= {"short": array[:-1], "long": np.concatenate([array, array[-1:]])}
+    if array.ndim > 1:
+        out["narrow"] = array[:, :-1]
+    if array.dtype.kind == "f" and array.size:
+        out["NaN"] = array.copy()
+        out["NaN"].flat[-1] = np.nan
+    if array.dtype.kind in "iu" and array.size and array.dtype.itemsize > 1:
+        for name, value in (("too large", np.iinfo(array.dtype).max), ("negative", -1)):
+            out[name] = array.copy()
+            out[name].flat[array.size // 2] = value
+    return out
+
+
+@quiet
+@pytest.mark.parametrize("name", VARIANTS)
+def test_damaged_arrays_are_refused(name, tmp_path):
+    if name in ("slice", "prefix"):
+        pytest.skip("the same arrays as others")
+    model, x, y = variant(name)
+    path = tmp_path / "m.sf"
+    model.fit(x, y).save(path)
+    header, arrays = read_model(path)
+    tried = 0
+    for key, array in arrays.items():
+        if not key.startswith("model/"):
+            continue
+        for what, bad in damaged(array).items():
+            if key.endswith("/columns") and what in ("short", "long"):
+                continue  # other columns, of which nothing says that they are wrong
+            changed = {k: v for k, v in arrays.items() if k != key or bad is not None}
+            if bad is not None:
+                changed[key] = np.ascontiguousarray(bad)
+            write_model(path, header, changed)
+            with pytest.raises(ModelFileError):
+                pytest.fail(f"{key} {what}: {sf.load(path)}")
+            tried += 1
+    assert tried >= 8
+
+
+def places(thing, path=()):
+    """All paths in a nested header."""
+    inner = thing.items() if isinstance(thing, dict) else enumerate(thing)
+    for key, value in inner:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@quiet
+@pytest.mark.parametrize("name", ["sum", "graph and more", "precomputed", "sparse rows"])
+def test_damaged_headers_are_refused_or_harmless(name, tmp_path):
+    model, x, y = variant(name)
+    path = tmp_path / "m.sf"
+    model.fit(x, y).save(path)
+    header, arrays = read_model(path)
+    refused = 0
+    for place in places(header["model"], ("model",)):
+        for value in (None, "x", -1, []):
+            changed = copy.deepcopy(header)
+            at = changed
+            for key in place[:-1]:
+                at = at[key]
+            at[place[-1]] = value
+            write_model(path, changed, arrays)
+            try:
+                found = sf.load(path)
+            except ModelFileError:
+                refused += 1
+                continue
+            assert np.isfinite(probabilities(found, x)).all()
+    assert refused > 10
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+def lopsided(x, z):
+    return x @ z.T + 0.5 * x[:, :1]
+
+
+def negative(x, z):
+    return -(x @ z.T)
+
+
+def holey(x, z):
+    out = x @ z.T
+    out[x[:, 0] > 1.0] = np.nan
+    return out
+
+
+SPARSE = {"method": "sparse", "n_coordinates": 5}
+ON_DEMAND = {"method": "sparse", "n_coordinates": 5, "update": "new", "gram_budget": 1e-12}
+FORMS = {
+    "dense": {},
+    "sparse": SPARSE,
+    "on demand": ON_DEMAND,
+    "landmarks": {"n_landmarks": 5},
+    "random landmarks": {"n_landmarks": 5, "landmarks": "random", "random_state": 0},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (holey, "gave nan for rows"),
+        (lopsided, "not symmetric|positive semi-definite"),
+        (negative, "positive semi-definite"),
+        (lambda x, z: np.ones((2, 2)), r"shape \(2, 2\)"),
+        (lambda x, z: 1j * (x @ z.T), "real numbers"),
+    ],
+    ids=["NaN", "not symmetric", "negative", "shape", "complex"],
+)
+def test_functions_that_are_no_kernel(kernel, message, form):
+    with pytest.raises(InputError, match=message):
+        make(kernel, **FORMS[form]).fit(X, Y)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gram_matrices_that_are_none(form):
+    def fit(gram):
+        make(Precomputed(gram), **FORMS[form]).fit(NUMBERS, Y)
+
+    with pytest.raises(InputError, match="positive semi-definite"):
+        fit(-GRAM)
+    with pytest.raises(InputError, match="not symmetric"):
+        fit(np.triu(GRAM))
+    with pytest.raises(InputError, match="gram is nan at row 0, column 0"):
+        fit(np.where(np.eye(len(GRAM)) > 0, np.nan, GRAM))
+    with pytest.raises(InputError, match="square matrix"):
+        fit(GRAM[:4])
+    with pytest.raises(InputError, match="not a whole number from 0 to 9"):
+        fit(GRAM[:10, :10])
+
+
+BAD = {
+    "unknown method": ({"method": "magic"}, "method must be one of dense, .*'magic'"),
+    "unknown loss": ({"loss": "magic"}, "loss must be one of log, .*'magic'"),
+    "unknown pick": ({"pick": "magic"}, "pick must be .*'magic'"),
+    "unknown update": ({"update": "magic"}, "update must be .*'magic'"),
+    "unknown solver": ({"solver": "magic"}, "solver must be .*'magic'"),
+    "unknown landmarks": ({"landmarks": "magic", "n_landmarks": 3}, "landmarks must be .*'magic'"),
+    "unknown explicit": ({"explicit": "magic"}, "explicit must be .*'magic'"),
+    "unknown type": ({"gram_dtype": "magic"}, "gram.*float64.*magic"),
+    "wrong type": ({"gram_dtype": "float16"}, "float64 or float32"),
+    "no landmarks": ({"n_landmarks": 0}, "n_landmarks must be a whole number of at least 1, got 0"),
+    "half a landmark": ({"n_landmarks": 2.5}, "n_landmarks must be"),
+    "no coordinates": ({"method": "sparse", "n_coordinates": 0}, "n_coordinates must be"),
+    "negative coordinates": ({"method": "sparse", "n_coordinates": -1}, "n_coordinates must be"),
+    "text coordinates": ({"method": "sparse", "n_coordinates": "9"}, "n_coordinates must be"),
+    "no round": ({"method": "sparse", "n_per_round": 0}, "n_per_round must be"),
+    "slope": ({"method": "sparse", "slope_tol": -1.0}, "slope_tol must be"),
+    "negative eta": ({"eta": -1.0}, "eta must be a number of at least 0, got -1"),
+    "eta without transitions": ({"eta": "x", "transitions": False}, "eta must be"),
+    "negative budget": ({"gram_budget": -1.0}, "gram_budget must be"),
+    "NaN budget": ({"gram_budget": float("nan")}, "gram_budget must be"),
+    "negative cost": ({"loss": "softmax_margin", "cost": -1.0}, "cost must be"),
+    "explicit features of an RBF kernel": ({"explicit": True}, "explicit=True: .*no explicit"),
+    "text seed": ({"method": "sparse", "random_state": "x"}, "random_state"),
+    "kernel a number": ({"kernel": 3}, "a kernel is .*got 3"),
+    "kernel a class": ({"kernel": RBF}, "a kernel is "),
+    "kernel unknown": ({"kernel": "magic"}, "one of linear, .*'magic'"),
+    "no kernels": ({"kernel": []}, "kernel"),
+    "several kernels": ({"kernel": [RBF(1.0), "linear"]}, "kernel"),
+    "bad kernel": ({"kernel": RBF(-1.0)}, "length_scale must be"),
+    "prefix without names": (
+        {"kernel": Columns(Linear(), "w=")},
+        "no feature name starts with 'w='",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case):
+    wanted, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        make(**wanted).fit(X, Y)
+
+
+def test_explicit_features_of_other_values():
+    with pytest.raises(InputError, match="explicit=True: Polynomial"):
+        make("poly2", explicit=True).fit(X, Y)
+    thirds = [sp.csr_array(x / 3) for x in X]
+    with pytest.raises(InputError, match="explicit=True: Polynomial"):
+        make("poly2", explicit=True).fit(thirds, Y)
+    model = make("poly2", explicit=True).fit(BINARY, Y)
+    with pytest.raises(InputError, match="0 or 1"):
+        model.predict(thirds)
+
+
+def test_a_gram_matrix_over_the_budget():
+    with pytest.raises(BudgetError) as caught:
+        make(gram_budget=1e-9).fit(X, Y)
+    for part in (f"{len(STACKED)} x {len(STACKED)}", "GiB", "sparse", "n_landmarks", "explicit"):
+        assert part in str(caught.value)
+    with pytest.raises(BudgetError, match=r"20 functions .*update='new'"):
+        make(method="sparse", n_coordinates=20, gram_budget=1e-9).fit(X, Y)
+    with pytest.raises(BudgetError, match="pairs of features"):
+        make("poly2", explicit=True, gram_budget=1e-9).fit(BINARY, Y)
+
+
+def test_edge_features_are_refused():
+    offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
+    edged = sf.Sequences(STACKED, offsets, np.ones((len(STACKED), 1)))
+    with pytest.raises(SeqfieldError, match="GPSC has no use for edge features"):
+        make().fit(edged, Y)
+    with pytest.raises(SeqfieldError, match="edge"):
+        make().fit(X, Y).predict(edged)
+
+
+def test_nothing_is_known():
+    vague = [[{"L0", "L1", "L2"}] * len(x) for x in X]
+    with pytest.raises(InputError, match="label"):
+        make(classes=["L0", "L1", "L2"]).fit(X, vague)
+
+
+# --- graphs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [len(STACKED), 10**6])
+def test_more_neighbours_than_tokens(k):
+    with pytest.raises(InputError, match=f"n_neighbors={k} needs more than {k} distinct tokens"):
+        make(Graph(k)).fit(X, Y)
+
+
+def told(kernel, X, y):
+    """The texts of the warnings of a fit."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make(kernel).fit(X, y)
+    assert {w.category for w in caught} <= {GraphWarning}
+    return " ".join(str(w.message) for w in caught)
+
+
+def test_a_graph_in_parts_warns():
+    far = [x + 1000.0 * k for k, x in enumerate(X[:6])]
+    assert "falls apart into" in told(Graph(1), far, Y[:6])
+    alone = [x + 1000.0 for x in NEW]
+    text = told(Graph(4), X + alone, [*Y, *[None] * len(alone)])
+    assert "no labelled token: nothing is learned" in text
+    assert told(Graph(8), X, Y) == ""
+
+
+def test_few_labels_are_no_evidence_against_a_graph():
+    """All labelled neighbours agree: that they are few does not say that the graph is useless."""
+    tokens, labels = two_moons(120)
+    known = [labels.index(["0"]), labels.index(["1"]), *range(2, 8)]
+    y = [row if k in known else None for k, row in enumerate(labels)]
+    assert "tells nothing" not in told(Graph(n_neighbors=6), tokens, y)
+
+
+def test_a_graph_that_says_nothing_warns():
+    rng = np.random.default_rng(0)
+    shuffled = [[f"L{k}" for k in rng.integers(3, size=len(x))] for x in X]
+    with pytest.warns(GraphWarning, match="tells nothing about the labels"):
+        make(Graph(8)).fit(X, shuffled)
+
+
+@quiet
+def test_tokens_that_are_not_in_the_graph_warn():
+    model = make(Graph(8)).fit(X, Y)
+    with pytest.warns(ExtensionWarning, match="tokens are not in the graph"):
+        p = probabilities(model, NEW)
+    assert np.isfinite(p).all()
+    probabilities(model)  # those that are do not
