@@ -64,7 +64,7 @@ SETS = {
             sequence((5,), (0,)),
             sequence((3, 3, 3, 3), (2, 2, 2, 2)),
         ],
-        {"eta": 1.9},
+        {"eta": 1.9, "joint": True},
     ),
     "free transitions": ([vertex(1, 0), vertex(4, 2)], {"free": True, "eta": 2.5}),
     "two kernels": (
@@ -272,7 +272,9 @@ def objective(architecture, loss=None, seed=0):
 
 
 @every
-@pytest.mark.parametrize("loss", [LogLoss(), LogLoss(1.5), MarginalLoss()], ids=repr)
+@pytest.mark.parametrize(
+    "loss", [LogLoss(), LogLoss(1.5), MarginalLoss()], ids=["log", "margin", "marginal"]
+)
 @pytest.mark.parametrize("offset", [False, True])
 def test_gradient(kind, loss, offset):
     architecture = build(kind)

@@ -109,11 +109,14 @@ def test_kernel_holds_what_it_took_from_the_data():
 
 
 def test_default_kernel_is_the_documented_one():
-    """RBF for dense features, linear plus quadratic for sparse ones."""
+    """Linear plus twice the squared cosine for features that are 0 or 1, RBF for others; the form
+    of the matrix does not matter."""
     assert isinstance(sf.GPSC().fit(X, Y).kernel_, RBF)
-    kernel = sf.GPSC().fit(BINARY, Y).kernel_
-    want = (Linear() + Polynomial(2))(BINARY[3])
-    np.testing.assert_allclose(kernel(BINARY[3]), want, rtol=1e-12)
+    assert isinstance(sf.GPSC().fit([sp.csr_array(x) for x in X], Y).kernel_, RBF)
+    want = (Linear() + 2 * Normalized(Linear()) ** 2)(BINARY[3])
+    for form in (BINARY, [x.toarray() for x in BINARY]):
+        kernel = sf.GPSC().fit(form, Y).kernel_
+        np.testing.assert_allclose(kernel(BINARY[3]), want, rtol=1e-12)
 
 
 def test_iterations_that_are_not_enough():
@@ -160,18 +163,26 @@ def test_a_gram_matrix_over_the_budget_is_evaluated_on_demand(update):
     np.testing.assert_allclose(probabilities(model), probabilities(want), atol=1e-8)
 
 
+class _Counted(RBF):
+    """A kernel that is not checked, and counts its values."""
+
+    n_values = 0
+
+    def _value(self, pairs):
+        _Counted.n_values += pairs.shape[0] * pairs.shape[1]
+        return super()._value(pairs)
+
+
 def test_random_sequences_look_at_their_own_tokens_alone():
-    counter = Counter()
     settings = {"method": "sparse", "pick": "random", "update": "new", "random_state": 0}
-    model = make(
-        counter, gram_budget=1e-12, n_coordinates=4, n_per_round=2, explicit=False, **settings
-    )
-    before = len(STACKED) ** 2
+    settings |= {"n_coordinates": 4, "n_per_round": 2, "gram_budget": 1e-12}
+    model = make(_Counted(1.0), **settings)
+    _Counted.n_values = 0
     model.fit(X, Y)
-    # two rounds, each of the rows of one sequence and of two atoms; then the final gap
+    # two rounds, each of the rows of one sequence and of two atoms; then one product for the gap
     assert len(model.path_) == 2
-    rounds = sum(a * b for a, b in counter.shapes) - before
-    assert rounds < before
+    n = len(STACKED)
+    assert n * n < _Counted.n_values <= n * n + 2 * n * (max(LENGTHS) + 2) + 10
     again = clone(model).fit(X, Y)
     np.testing.assert_array_equal(probabilities(again), probabilities(model))
 
@@ -340,6 +351,8 @@ def test_damaged_arrays_are_refused(name, tmp_path):
         for what, bad in damaged(array).items():
             if key.endswith("/columns") and what in ("short", "long"):
                 continue  # other columns, of which nothing says that they are wrong
+            if name == "few graph features" and what == "narrow" and "/kernel0/" in key:
+                continue  # prediction goes by the features, the kernel is for training again
             changed = {k: v for k, v in arrays.items() if k != key or bad is not None}
             if bad is not None:
                 changed[key] = np.ascontiguousarray(bad)

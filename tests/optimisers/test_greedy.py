@@ -48,7 +48,10 @@ class Problem(NamedTuple):
 
     def atoms(self):
         covariances = [Matrix(None, None, gram, 1) for gram in self.grams]
-        return Atoms(S, covariances, eta=self.eta, free=self.free, edges=self.edges)
+        # joint is right for all sets of atoms, and needed for whole labellings
+        return Atoms(
+            S, covariances, eta=self.eta, free=self.free, edges=self.edges, joint=not self.edges
+        )
 
     def start(self):
         return np.zeros(self.objective.architecture.n_parameters)

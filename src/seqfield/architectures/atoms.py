@@ -105,6 +105,8 @@ class Atoms(Lookup):
     eta : scale of the transitions in the kernel
     free : True if every transition has a weight of its own besides the atoms
     edges : True if the table has S^2 edge columns after the S node columns
+    joint : True if atoms may have places in several node columns, which are then not orthogonal
+        to one another
     """
 
     def __init__(
@@ -115,9 +117,10 @@ class Atoms(Lookup):
         eta: float = 1.0,
         free: bool = False,
         edges: bool = False,
+        joint: bool = False,
     ) -> None:
         super().__init__(n_labels, covariances[0].size, edges=edges)
-        self.covariances, self.eta = covariances, eta
+        self.covariances, self.eta, self.joint = covariances, eta, joint
         self.n_pairs = n_labels**2 if free and eta > 0 else 0
         self.height = self.size + n_labels
         self.atoms: list[Atom] = []
@@ -133,15 +136,15 @@ class Atoms(Lookup):
             eta=self.eta,
             free=self.n_pairs > 0,
             edges=self.edges,
+            joint=self.joint,
         )
 
     def add(self, atoms: list[Atom]) -> int:
         """Take atoms in, leaving out those in the span of the others; how many were new."""
         by_group: dict[tuple[int, tuple[int, ...]], list[Atom]] = {}
+        every = tuple(range(self.n_labels))
         for atom in atoms:
-            # an atom over several columns shares its group with every other such atom
-            wide = len(set(atom.columns)) > 1
-            columns = tuple(range(self.n_labels)) if wide else atom.columns[:1]
+            columns = every if self.joint and atom.columns[0] in every else atom.columns[:1]
             by_group.setdefault((atom.kernel, columns), []).append(atom)
         before = len(self.atoms)
         for key, some in by_group.items():

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from sklearn.utils import check_random_state
 
 from seqfield import chain
+from seqfield._checks import number
 from seqfield.chain import ChainScores
 from seqfield.labels import Targets
 
@@ -96,6 +97,7 @@ def sample(draws: list[ChainScores], n: int, random_state: Any, n_jobs: int | No
     """n labellings of all sequences (n, N), each drawn from one of the chains."""
     if len(draws) == 1:
         return chain.sample(draws[0], n, random_state=random_state, n_jobs=n_jobs)
+    number("n", n, low=1, whole=True)
     rng = check_random_state(random_state)
     which = rng.randint(len(draws), size=n)
     out = np.empty((n, len(draws[0].node)), dtype=np.int32)

@@ -57,6 +57,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     #: free JSON notes that are saved with the model, such as how its input was read
     notes_: dict[str, Any]
     _constraint: Constraint | None
+    #: numbers of the sequences of the last fit that had a say
+    _used: NDArray[np.int64]
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -139,8 +141,9 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self._check_lawful(rows, targets, allowed)
             self._constraint = Constraint.of(allowed)
         weights = _checked_weights(sample_weight, len(data))
+        self._used = np.arange(len(data))
         if not weights.all():
-            kept = np.flatnonzero(weights)
+            self._used = kept = np.flatnonzero(weights)
             data, targets, weights = data[kept], targets[kept], weights[kept]
         self.temperature_ = None
         self._fit(data, targets, weights)

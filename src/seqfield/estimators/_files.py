@@ -14,7 +14,7 @@ import numpy as np
 
 from seqfield._checks import number
 from seqfield.data.schemes import Allowed
-from seqfield.errors import InputError, ModelFileError, SeqfieldError
+from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
 from seqfield.estimators._calibration import LIMIT
 from seqfield.estimators._objective import Constraint
 from seqfield.features import ENCODERS, Encoder
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 #: estimators by name, for loading; a name that is not here is not loaded
 REGISTRY: dict[str, type[SequenceEstimator]] = {}
+
+
+#: stands for a kernel that is saved as the fitted one
+FITTED = object()
 
 
 def register(cls: type[Any]) -> type[Any]:
@@ -87,6 +91,8 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.features_ = encoder
         model._constraint = _constraint(under("allowed", arrays), len(model._labels))
         model._restore(header["model"], under("model", arrays))
+        if "kernel" in params:
+            model.kernel = _with_fitted(model.kernel, model.kernel_)
     except (
         SeqfieldError,
         KeyError,
@@ -121,14 +127,13 @@ def _param_to_json(value: Any) -> Any:
         inner = {k: _param_to_json(v) for k, v in value.get_params(deep=False).items()}
         return {"encoder": type(value).__name__, "params": inner}
     if isinstance(value, Kernel):
-        header, arrays = value.state()
-        # one that holds arrays is saved once, as the fitted kernel
-        return {"kernel": None if arrays else header}
+        return {"kernel": _plain_kernel(value)}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.generic):
         return _param_to_json(value.item())
-    if isinstance(value, list | np.ndarray | set | frozenset):
+    kernels = isinstance(value, tuple) and any(isinstance(v, Kernel) for v in value)
+    if kernels or isinstance(value, list | np.ndarray | set | frozenset):
         return {"list": [_param_to_json(v) for v in value]}
     if isinstance(value, dict):
         return {"items": [[_param_to_json(k), _param_to_json(v)] for k, v in value.items()]}
@@ -145,7 +150,7 @@ def _param_from_json(thing: Any) -> Any:
             inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
             return ENCODERS[thing["encoder"]](**inner)
         if "kernel" in thing:
-            return None if thing["kernel"] is None else restore(thing["kernel"], {})
+            return FITTED if thing["kernel"] is None else restore(thing["kernel"], {})
         if "list" in thing:
             return [_param_from_json(v) for v in thing["list"]]
         if "items" in thing:
@@ -153,6 +158,23 @@ def _param_from_json(thing: Any) -> Any:
         if "float" in thing:
             return float(thing["float"])
     return label_from_json(thing)
+
+
+def _plain_kernel(kernel: Kernel) -> Any:
+    """The header of a kernel; None for one that holds arrays or is complete only when fitted, as
+    the fitted one is saved anyway."""
+    try:
+        header, arrays = kernel.state()
+    except CapabilityError:
+        return None
+    return None if arrays else header
+
+
+def _with_fitted(given: Any, fitted: Any) -> Any:
+    """Kernels as given, with the fitted ones where those were not saved themselves."""
+    if isinstance(given, list):
+        return [_with_fitted(*pair) for pair in zip(given, fitted, strict=True)]
+    return fitted if given is FITTED else given
 
 
 def _version() -> str:

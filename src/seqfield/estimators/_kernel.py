@@ -6,16 +6,28 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield.chain import ChainScores
-from seqfield.errors import BudgetError, InputError
+from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import DescentEstimator
-from seqfield.kernels import Graph, Kernel, as_kernel, restore
+from seqfield.kernels import (
+    RBF,
+    Graph,
+    Kernel,
+    Linear,
+    Normalized,
+    Power,
+    Scaled,
+    Sum,
+    as_kernel,
+    restore,
+)
 from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand, Root
-from seqfield.kernels.functions import Function, restore_function
-from seqfield.kernels.gram import distinct, gram
+from seqfield.kernels.functions import Function, Span, restore_function
+from seqfield.kernels.gram import check_dtype, distinct, gram
 from seqfield.kernels.graph import diagnose
 from seqfield.labels import Targets
 from seqfield.persist import prefixed, under
@@ -60,6 +72,8 @@ class KernelEstimator(DescentEstimator):
     """
 
     warm_start = False
+    #: whether the function may be a sum of parts with a kernel each
+    several_kernels = False
     kernel: Any
     eta: float
     transitions: bool
@@ -78,8 +92,12 @@ class KernelEstimator(DescentEstimator):
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         given = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
+        if not given or (len(given) > 1 and not self.several_kernels):
+            what = "one kernel" if not self.several_kernels else "a kernel or a list of them"
+            raise InputError(f"kernel must be {what}, got {self.kernel!r}")
+        check_dtype(self.gram_dtype)
         if data.edge is not None:
-            raise InputError(
+            raise CapabilityError(
                 f"{type(self).__name__} has no use for edge features: leave them out of X or the "
                 "template, or use CRF"
             )
@@ -91,13 +109,21 @@ class KernelEstimator(DescentEstimator):
         # where nothing is known the loss has no gradient; such tokens only shape the kernel
         told = np.add.reduceat(~targets.mask(len(self._labels)).all(axis=1), targets.offsets[:-1])
         kept = np.flatnonzero(told)
+        if not len(kept):
+            raise LabelError("y tells nothing: every label is missing or any of them may be right")
         if len(kept) < len(data):
+            self._used = self._used[kept]
             data, targets, weights = data[kept], targets[kept], weights[kept]
         super()._fit(data, targets, weights)
 
-    def _default(self, data: Sequences) -> Any:
+    @staticmethod
+    def _default(data: Sequences) -> Kernel:
         """The kernel if none is given."""
-        return "linear"
+        values = data.x.data if sp.issparse(data.x) else data.x
+        if ((values == 0) | (values == 1)).all():
+            # single features, and pairs of them on equal terms for rich and for poor tokens
+            return Sum(Linear(), Scaled(Power(Normalized(Linear()), 2), 2.0))
+        return RBF()
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         self._tokens = Tokens.of(data)
@@ -258,9 +284,10 @@ class KernelEstimator(DescentEstimator):
         for k, (kernel, own) in enumerate(zip(header["kernels"], header["functions"], strict=True)):
             self._kernels.append(restore(kernel, under(f"kernel{k}", arrays)))
             found = under(f"function{k}", arrays)
-            functions.append(
-                restore_function(own, found, self._kernels[k], self.n_features_in_, n_columns)
-            )
+            part = restore_function(own, found, self._kernels[k], self.n_features_in_, n_columns)
+            if isinstance(part, Span) and part.n_tokens:
+                self._kernels[k].diagonal(part.tokens[:1])  # a kernel that does not fit fails here
+            functions.append(part)
         if not functions:
             raise InputError("no functions")
         self._keep(functions, steps, edges=edges)

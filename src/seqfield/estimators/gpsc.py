@@ -39,6 +39,7 @@ CHOICES = {
     "update": ("all", "new", "last"),
     "solver": ("lbfgs", "newton"),
     "laplace": ("full", "block"),
+    "landmarks": ("pivoted", "random"),
 }
 
 
@@ -56,7 +57,8 @@ class GPSC(KernelEstimator):
     Parameters
     ----------
     kernel : a kernel of `seqfield.kernels`, a name such as "rbf" or "poly2", or a function
-        (x, z) -> (N, M); None is RBF for dense features and linear plus quadratic for sparse ones
+        (x, z) -> (N, M); None is linear plus twice the squared cosine for features that are 0 or
+        1, and RBF for others
     features : as in `CRF`
     method : "dense": a coefficient for every distinct token and label;
         "sparse": coordinates (token, label pair) chosen greedily; prediction evaluates the kernel
@@ -232,6 +234,8 @@ class GPSC(KernelEstimator):
             return Recipe(self._descent(), self._loss(), self._prior)
         size = number("n_per_round", self.n_per_round, low=1, whole=True)
         most = number("n_coordinates", self.n_coordinates, low=0)
+        if most == 0:
+            raise InputError("n_coordinates must be above 0, got 0")
         if not isinstance(most, int | np.integer):
             most = max(1, round(most * data.n_tokens))
         picker = Coordinates if self.method == "sparse" else Labellings
@@ -247,7 +251,12 @@ class GPSC(KernelEstimator):
             columns = 1 if self.method == "sparse" else len(self._labels)
             self._check_atoms(most * columns)
         greedy = Greedy(
-            Atoms(len(self._labels), [self._cov], eta=self.eta_),
+            Atoms(
+                len(self._labels),
+                [self._cov],
+                eta=self.eta_,
+                joint=self.method == "sequence",
+            ),
             self._prior,
             pick,
             max_iter=max(1, most),

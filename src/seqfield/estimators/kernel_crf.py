@@ -74,6 +74,7 @@ class KernelCRF(KernelEstimator):
     (True, True)
     """
 
+    several_kernels = True
     cliques: str
     n_cliques: int
     gain: str
@@ -152,7 +153,10 @@ class KernelCRF(KernelEstimator):
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         found: Selection = result.trace[0]
         self.path_ = found.rounds[: self.best_iter_]
-        last, kept = self.path_[-1], found.coefficients(self.best_iter_)
+        # if nothing was worth choosing the transitions are the model
+        start = Round(0, found.start, result.value, result.value)
+        last = self.path_[-1] if self.path_ else start
+        kept = found.coefficients(self.best_iter_)
         result = result._replace(theta=theta, value=last.risk)
         super()._finish(goal, theta, result)
         chosen = found.atoms[: last.n_atoms]
@@ -178,6 +182,7 @@ class KernelCRF(KernelEstimator):
             labels: tuple[Any, ...] = (names[column],) if column < s else ()
             if column >= s:
                 labels = tuple(names[k] for k in divmod(column - s, s))
-            place = place_of(int(first[atom.rows[0]]), offsets)
+            i, t = place_of(int(first[atom.rows[0]]), offsets)
+            place = int(self._used[i]), t
             out.append(Clique(atom.kernel, place, labels, float(value)))
         return out

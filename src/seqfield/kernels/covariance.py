@@ -15,10 +15,11 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from seqfield.errors import InputError
 from seqfield.kernels._base import Floats, Kernel
 from seqfield.kernels.explicit import Expansion
 from seqfield.kernels.functions import Expanded, Function, Span
-from seqfield.kernels.gram import apply, product
+from seqfield.kernels.gram import PROBE, apply, gram, product
 from seqfield.kernels.lowrank import Landmarks, landmarks, nystrom, pivoted_cholesky
 from seqfield.linalg.thin import thin_root
 
@@ -73,6 +74,9 @@ class OnDemand(Covariance):
     def __init__(self, kernel: Kernel, tokens: Any, n_jobs: int | None) -> None:
         self.kernel, self.tokens, self.n_jobs = kernel, tokens, n_jobs
         self.size = int(tokens.shape[0])
+        if not kernel.trusted:
+            probe = np.linspace(0, self.size - 1, min(PROBE, self.size)).astype(np.int64)
+            gram(kernel, tokens[probe], budget=8.0 * PROBE**2, n_jobs=n_jobs)  # checks it
 
     def multiply(self, v: Floats) -> Floats:
         """G V."""
@@ -143,6 +147,8 @@ class LowRank(Factored):
         if rng is not None:
             return cls(nystrom(kernel, tokens, rank, rng), tokens, n_jobs)
         chosen = pivoted_cholesky(kernel, tokens, rank).chosen
+        if not len(chosen):
+            raise InputError("a kernel must be positive semi-definite and not zero: all k(x, x) <= 0")
         return cls(landmarks(kernel, tokens[np.sort(chosen)]), tokens, n_jobs)
 
     def function(self, coefficients: Floats) -> Function:

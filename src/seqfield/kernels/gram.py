@@ -155,7 +155,10 @@ def even(n: int, height: int) -> list[tuple[int, int]]:
 
 def check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """float64 or float32."""
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype("object" if dtype is None else dtype)
+    except TypeError:
+        raise InputError(f"a gram matrix is of float64 or float32, not of {dtype!r}") from None
     if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise InputError(f"a gram matrix is of float64 or float32, not of {kind}")
     return kind

@@ -331,7 +331,8 @@ def diagnose(graph: Graph, x: Any, codes: Any) -> Diagnosis:
     reached = np.zeros(n_parts, bool)
     reached[neighbours.parts[labelled]] = True
     left_out = int((~reached[neighbours.parts]).sum())
-    if len(labels) > 1 and agreement <= chance + 2.0 * error:
+    # with few labels the error is too large to say anything
+    if len(labels) > 1 and agreement <= chance + 2.0 * error and 4.0 * error < 1.0 - chance:
         _warn(
             f"the graph tells nothing about the labels: {agreement:.1%} of neighbours have equal "
             f"labels where chance gives {chance:.1%}. Use other features, metric= or n_neighbors="

@@ -77,12 +77,13 @@ class Round(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The whole way: atoms in order of choice, rounds, and the coefficients of the atoms after
-    so many rounds."""
+    """The whole way: atoms in order of choice, rounds, the coefficients of the atoms after so many
+    rounds, and the free transitions before the first."""
 
     atoms: list[Atom]
     rounds: list[Round]
     coefficients: Callable[[int], Floats]
+    start: Floats
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class Greedy:
         require("greedy selection", objective, self.needs)
         state: _State = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
+        start = self.atoms.transitions(state.weights)
         done, gain = False, 0.0
         while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
             atoms = self.pick(state.slopes(), state.values)
@@ -136,7 +138,7 @@ class Greedy:
         if rounds:
             state = state.finished()
             rounds[-1] = state.round()
-        selection = Selection(state.active, rounds, state.coefficients)
+        selection = Selection(state.active, rounds, state.coefficients, start)
         return Result(state.theta, state.risk, None, len(rounds), True, (selection,))
 
 

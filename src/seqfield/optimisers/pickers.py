@@ -39,7 +39,8 @@ class Coordinates:
     rule: Rule
     rng: np.random.RandomState
     tol: float = 0.0
-    _seen: set[Atom] = field(default_factory=set)
+    #: by table row (S, S + 1): which pairs are taken, the last column standing for no next label
+    _taken: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
         """The next coordinates."""
@@ -74,6 +75,11 @@ class Coordinates:
         bare = 1 if among.eta > 0 else len(rows)
         slopes, following = np.abs(nodes), np.full(nodes.shape, -1)
         pairs = np.abs(nodes[: len(rows) - bare, :, None] + steps)
+        for t, row in enumerate(rows.tolist()):
+            if row in self._taken and t < len(pairs):
+                pairs[t][self._taken[row][:, :-1]] = -1.0
+            elif row in self._taken:
+                slopes[t, self._taken[row][:, -1]] = -1.0
         # one next label at a time: with all S^2 transitions in the span the others add nothing
         following[: len(rows) - bare] = pairs.argmax(axis=2)
         slopes[: len(rows) - bare] = pairs.max(axis=2)
@@ -84,10 +90,10 @@ class Coordinates:
                 break
             tau = int(following[t, sigma])
             places = (int(rows[t]),) if tau < 0 else (int(rows[t]), among.size + tau)
-            atom = Atom(0, (sigma,) * len(places), places)
-            if atom not in self._seen:
-                self._seen.add(atom)
-                atoms.append(atom)
+            taken = self._taken.setdefault(places[0], np.zeros((len(steps), len(steps) + 1), bool))
+            if not taken[sigma, tau]:  # the same token may stand twice in a sequence
+                taken[sigma, tau] = True
+                atoms.append(Atom(0, (sigma,) * len(places), places))
         return atoms
 
 
