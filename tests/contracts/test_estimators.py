@@ -756,6 +756,8 @@ def test_objective_with_early_stopping_is_that_of_the_training_part(name, c1):
 def test_gap_is_a_bound_on_what_more_training_can_gain(name):
     if not {"tol", "c2"} <= arguments(name):
         pytest.skip(f"{name} has no tol or no c2")
+    if "n_cliques" in arguments(name):
+        pytest.skip(f"{name} ends at the best of what it has chosen")
     best = tight(name, c2=0.3).objective_
     for tol in (1e-1, 1e-3, 1e-5):
         model = fitted(name, c2=0.3, tol=tol)
@@ -810,7 +812,9 @@ def test_an_unlabelled_sequence_changes_nothing(name):
     if "emission" in arguments(name):
         pytest.skip(f"{name} is generative and learns from unlabelled sequences")
     extra = [np.random.default_rng(0).normal(size=(5, 4))]
-    a, b = tight(name), tight(name, X + extra, [*Y, None])
+    # a kernel that takes nothing from the data
+    plain = {"kernel": sf.kernels.RBF(1.0)} if "kernel" in arguments(name) else {}
+    a, b = tight(name, **plain), tight(name, X + extra, [*Y, None], **plain)
     same_optimum(a, b)
 
 
