@@ -2,14 +2,15 @@
 # make test   sets everything up and runs lint, types, layers and all tests
 # with SEQFIELD_DATA set:
 # make bench  compares speed with python-crfsuite
-# make papers reproduces the four NLP tasks; make thesis the primal learners (over an hour)
+# make papers reproduces the four NLP tasks; make thesis the primal learners, make kernels the
+# kernel models (each over an hour)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint check bench papers thesis clean
+.PHONY: demo test lint check bench papers thesis kernels clean
 
 demo: $(VENV)/.installed
 	$(BIN)/seqfield demo
@@ -29,12 +30,18 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/speed/crf.py
 	$(BIN)/python benchmarks/speed/online.py
 	$(BIN)/python benchmarks/speed/primal.py
+	$(BIN)/python benchmarks/speed/kernel.py
 
 papers: $(VENV)/.installed
 	$(BIN)/python benchmarks/papers/four_tasks.py
 
 thesis: $(VENV)/.installed
 	$(BIN)/python benchmarks/papers/thesis_primal.py
+
+kernels: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/papers/gpsc.py ner
+	$(BIN)/python benchmarks/papers/gpsc.py prosody --folds 1 --figures docs
+	$(BIN)/python benchmarks/papers/kcrf.py --figures docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -30,7 +30,7 @@ import seqfield as sf
 N_SENTENCES = 1000
 N_FRAGMENTS, N_DEVELOPMENT = 1824, 600
 DEGREES = (1, 2, 3)
-GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+GRID = (0.3, 3.0, 30.0, 300.0, 3000.0)
 JOBS = 1
 Make = Callable[[], Any]
 

@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -274,7 +274,7 @@ def draw_gain(folder: Path, fits: Any, points: np.ndarray) -> None:
 # --- proteins: tables 1-3 -------------------------------------------------------------------------
 
 PROTEIN_RBF = RBF(np.sqrt(5.0))  # exp(-0.1 d^2)
-PROTEIN_GRAPH = Graph(10, laplacian="normalized", shift=0.01, n_components=200)
+PROTEIN_GRAPH = partial(Graph, 10, laplacian="normalized", shift=0.01)
 PROTEIN_SIZES, PROTEIN_CLIQUES, PROTEIN_DRAWS = (5, 10), 300, 10
 C2_GRID, ETA_GRID, CHOICE_DRAWS = (0.1, 0.3), (1.0, 0.1, 0.01, 0.001), 2
 C_GRID = (0.3, 1.0, 3.0, 10.0)
@@ -328,7 +328,7 @@ def protein_model(kernel: Any, cliques: str, n_cliques: int, **params: Any) -> A
 def chosen(quick: bool) -> dict[str, float]:
     """The penalty and the variance of transitions, by cross-validation in the training chains of
     the first draws."""
-    folds, n_cliques = (2, 10) if quick else (5, PROTEIN_CLIQUES)
+    folds, n_cliques = (2, 5) if quick else (5, PROTEIN_CLIQUES)
     grid = [{"c2": c2, "eta": eta} for c2 in C2_GRID for eta in ETA_GRID]
     grid = grid[:2] if quick else grid
     sums, n = np.zeros(len(grid)), 0
@@ -357,7 +357,7 @@ def chosen(quick: bool) -> dict[str, float]:
 
 def protein(quick: bool, folder: Path | None) -> None:
     """Accuracy and transition accuracy of all models."""
-    sizes, n_cliques = ((2, 4), 15) if quick else (PROTEIN_SIZES, PROTEIN_CLIQUES)
+    sizes, n_cliques = ((2, 4), 5) if quick else (PROTEIN_SIZES, PROTEIN_CLIQUES)
     data, best = drawn(quick), chosen(quick)
     scores: dict[str, list[list[Scores]]] = {name: [[] for _ in sizes] for name in PAPER}
     agreements, penalties = [], []
@@ -365,7 +365,7 @@ def protein(quick: bool, folder: Path | None) -> None:
         chains = ten.pick(slice(sizes[-1]))
         pool = sf.Window(13).fit_transform(chains.X + data.test.X).x
         progress("protein: draw", k + 1, "graph of", len(pool), "tokens")
-        graph = PROTEIN_GRAPH.fit(pool)
+        graph = PROTEIN_GRAPH(n_components=20 if quick else 200).fit(pool)
         agreements.append(agreement(graph, pool, chains.y + data.test.y))
         both = [PROTEIN_RBF, as_is(graph)]
         for at, size in enumerate(sizes):
@@ -508,7 +508,7 @@ def curves(quick: bool, folder: Path | None) -> None:
             accuracies.append(100 * sf.metrics.token_accuracy(test.y, labels))
         found[cliques] = Curve([r.risk for r in model.path_], counts, likelihoods, accuracies)
     print(
-        f"### Clique selection on proteins (figure 4): first draw, ten chains\n\n"
+        "### Clique selection on proteins (figure 4): first draw, ten chains\n\n"
         "The paper: with edge cliques the risk falls much faster and the test log-likelihood is "
         "higher, but not the accuracy (figure without numbers).\n"
     )
@@ -546,7 +546,7 @@ def draw_curves(folder: Path, found: dict[str, Curve]) -> None:
 
 def times(quick: bool, folder: Path | None) -> None:
     """How long selection takes, on the first draw."""
-    n_cliques = 10 if quick else PROTEIN_CLIQUES
+    n_cliques = 3 if quick else PROTEIN_CLIQUES
     data, best = drawn(quick), chosen(quick)
     fits = {
         "(v), gradient": (10, "v", "gradient"),

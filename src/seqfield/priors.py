@@ -65,4 +65,5 @@ class ElasticNet:
         if self.c2 == 0.0:
             return np.inf
         v = self.pseudo_gradient(theta, gradient)
-        return float(dot(v, dual(v))) / (2.0 * self.c2)
+        # a square, if rounding leaves it one
+        return max(0.0, float(dot(v, dual(v)))) / (2.0 * self.c2)

@@ -186,7 +186,7 @@ def test_partly_known_labels_calibrate():
 
 
 def test_too_few_sequences_are_said_so():
-    with pytest.raises(InputError, match="at least 3 sequences, got 2"):
+    with pytest.raises(InputError, match="at least 3 sequences with labels, got 2"):
         make("perceptron", calibrate=True).fit(X[:2], Y[:2])
 
 

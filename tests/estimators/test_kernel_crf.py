@@ -393,3 +393,21 @@ def test_edge_features_are_refused():
     edged = sf.Sequences(STACKED, offsets, np.ones((len(STACKED), 1)))
     with pytest.raises(SeqfieldError, match="KernelCRF has no use for edge features"):
         make().fit(edged, Y)
+
+
+def test_edge_cliques_need_transitions():
+    with pytest.raises(InputError, match="edge cliques"):
+        make(cliques="vertex+edge", transitions=False).fit(X, Y)
+
+
+def test_selection_ends_where_only_rounding_is_left():
+    """The linear kernel of four features has eight directions for three labels."""
+    model = make(Linear(), n_cliques=500).fit(X, Y)
+    assert len(model.path_) < 60
+
+
+def test_calibration_with_unlabelled_sequences():
+    y = [row if k < 5 else None for k, row in enumerate(Y)]
+    model = make(calibrate=True, random_state=0).fit(X, y)
+    assert model.temperature_ > 0
+    assert all(place[0] < 5 for _, place, _, _ in model.cliques_)

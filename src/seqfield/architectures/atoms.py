@@ -24,9 +24,6 @@ from seqfield.kernels.covariance import Covariance
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: an atom of which less than this share is outside the span of the others adds nothing
-DEPENDENT = 1e-10
-
 
 class Atom(NamedTuple):
     """A kernel's number and the places (columns, rows) of an atom in the wide table.
@@ -42,8 +39,10 @@ class Atom(NamedTuple):
 class _Group:
     """Orthonormal functions q on some columns of the wide table, and the atoms they come from."""
 
-    def __init__(self, kernel: int, columns: tuple[int, ...], height: int) -> None:
+    def __init__(self, kernel: int, columns: tuple[int, ...], height: int, noise: float) -> None:
         self.kernel, self.columns, self.height = kernel, np.array(columns), height
+        #: an atom of which no more than this share is outside the span of the others adds nothing
+        self.noise = noise
         #: the group's part of the wide table
         self.here = slice(columns[0], columns[-1] + 1)
         self.index = np.zeros(0, np.int64)  # numbers of the group's atoms
@@ -74,7 +73,7 @@ class _Group:
         # <h_i, q_j> and <h_i, h_j>, by the reproducing property
         onto = np.array([self.q[:, place].sum(axis=1) for place in at])
         inner = np.array([h[:, place].sum(axis=1) for place in at])
-        chosen, factor = _independent(inner - onto @ onto.T, np.diagonal(inner))
+        chosen, factor = _independent(inner - onto @ onto.T, self.noise * np.diagonal(inner))
         old, new = len(self.index), len(self.index) + len(chosen)
         self._grow(new)
         # h = onto q + factor q_new
@@ -148,7 +147,8 @@ class Atoms(Lookup):
             by_group.setdefault((atom.kernel, columns), []).append(atom)
         before = len(self.atoms)
         for key, some in by_group.items():
-            group = self._groups.setdefault(key, _Group(*key, self.height))
+            noise = self.covariances[key[0]].noise
+            group = self._groups.setdefault(key, _Group(*key, self.height, noise))
             self.atoms += group.add(some, self._functions(group, some), len(self.atoms))
         self.n_parameters = len(self.atoms) + self.n_pairs
         return len(self.atoms) - before
@@ -243,9 +243,10 @@ class Atoms(Lookup):
         return np.asarray(np.sqrt(self.eta) * theta[len(self.atoms) :].reshape(s, s))
 
 
-def _independent(gram: Floats, norms: Floats) -> tuple[list[int], Floats]:
-    """Numbers of linearly independent functions with this gram matrix (what others do not explain
-    of it), in order, and the lower Cholesky factor of theirs."""
+def _independent(gram: Floats, least: Floats) -> tuple[list[int], Floats]:
+    """Numbers of functions with this gram matrix (what others do not explain of it) that have more
+    than the least square norm outside the span of those before, in order, and the lower Cholesky
+    factor of theirs."""
     chosen: list[int] = []
     factor = np.zeros((len(gram), len(gram)))
     for k in range(len(gram)):
@@ -254,7 +255,7 @@ def _independent(gram: Floats, norms: Floats) -> tuple[list[int], Floats]:
         if p:
             row = scipy.linalg.solve_triangular(factor[:p, :p], gram[k, chosen], lower=True)
         rest = gram[k, k] - row @ row
-        if rest > DEPENDENT * norms[k]:
+        if rest > least[k]:
             factor[p, :p], factor[p, p] = row, np.sqrt(rest)
             chosen.append(k)
     p = len(chosen)

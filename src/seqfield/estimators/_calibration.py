@@ -55,13 +55,19 @@ def held_out(
     rng: np.random.RandomState,
 ) -> list[HeldOut]:
     """Each fold scored by a twin of the model that is trained on the other folds."""
-    if len(data) < N_FOLDS:
-        raise InputError(f"calibrate=True needs at least {N_FOLDS} sequences, got {len(data)}")
+    # a sequence of which nothing is known tells nothing when held out, and may help in training
+    blank = targets.mask(len(model._labels)).all(axis=1)
+    told = np.flatnonzero(np.add.reduceat(~blank, targets.offsets[:-1]))
+    if len(told) < N_FOLDS:
+        raise InputError(
+            f"calibrate=True needs at least {N_FOLDS} sequences with labels, got {len(told)}"
+        )
     out = []
-    for fold in np.array_split(rng.permutation(len(data)), N_FOLDS):
+    for fold in np.array_split(rng.permutation(told), N_FOLDS):
         rest = np.setdiff1d(np.arange(len(data)), fold)
         twin = copy.copy(model)
         twin.warm_start = twin.verbose = False
+        twin._used = rest
         twin._fit(data[rest], targets[rest], weights[rest])
         scores = twin._constrained(twin._scores(data[fold]))
         out.append(HeldOut(scores, targets[fold], weights[fold]))

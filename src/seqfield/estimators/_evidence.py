@@ -193,11 +193,12 @@ class KernelEvidence:
         q = -0.5 * traces.share * w.third(traces.s).sum(axis=0)
         # (I + W C)^-1 q = q - W L H^-1 L' q, with the true second derivative: the optimum's own
         true = self._table.curvature(fit.f)
-        inner = conjugate_gradients(
-            fit.whitened(true),
-            rooted.pull_values(q[None]),
-            tol=1e-10 if self._exact else _laplace.TOLERANCE,
-        ).x
+        right, tol = rooted.pull_values(q[None]), 1e-10 if self._exact else _laplace.TOLERANCE
+        found = conjugate_gradients(fit.whitened(true), right, tol=tol)
+        if found.negative.any():  # with labels missing it may be indefinite
+            true = w
+            found = conjugate_gradients(fit.whitened(true), right, tol=tol)
+        inner = found.x
         moved = q - true(rooted.values(inner))[0]
         # all terms are u' dC v: collect them by left and right vectors
         left = np.vstack([0.5 * g + moved, -0.5 * traces.share * traces.r])

@@ -27,7 +27,7 @@ from seqfield.kernels import (
 )
 from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand, Root
 from seqfield.kernels.functions import Function, Span, restore_function
-from seqfield.kernels.gram import check_dtype, distinct, gram
+from seqfield.kernels.gram import ADVICE, check_dtype, distinct, gram
 from seqfield.kernels.graph import diagnose
 from seqfield.labels import Targets
 from seqfield.persist import prefixed, under
@@ -35,6 +35,10 @@ from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 GIB = 2.0**30
+#: numbers that a fit may leave, and model files keep
+NUMBERS = ("c2_", "eta_", "objective_", "gap_", "log_evidence_", "log_evidence_error_")
+#: what only some ways of fitting leave
+OPTIONAL = ("path_", "n_chosen_", "cliques_", "log_evidence_", "log_evidence_error_")
 
 
 class Tokens(NamedTuple):
@@ -72,6 +76,8 @@ class KernelEstimator(DescentEstimator):
     """
 
     warm_start = False
+    #: what to do if a gram matrix is too large
+    advice = ADVICE
     #: whether the function may be a sum of parts with a kernel each
     several_kernels = False
     kernel: Any
@@ -96,6 +102,10 @@ class KernelEstimator(DescentEstimator):
             what = "one kernel" if not self.several_kernels else "a kernel or a list of them"
             raise InputError(f"kernel must be {what}, got {self.kernel!r}")
         check_dtype(self.gram_dtype)
+        if self.explicit not in (True, False, "auto"):
+            raise InputError(f"explicit must be True, False or 'auto', got {self.explicit!r}")
+        for name in OPTIONAL:
+            self.__dict__.pop(name, None)
         if data.edge is not None:
             raise CapabilityError(
                 f"{type(self).__name__} has no use for edge features: leave them out of X or the "
@@ -130,6 +140,11 @@ class KernelEstimator(DescentEstimator):
         self.n_tokens_ = int(self._tokens.x.shape[0])
         return self._tokens.numbered()
 
+    @property
+    def _budget(self) -> float:
+        """Bytes that a gram matrix, or what stands for it, may take."""
+        return float(number("gram_budget", self.gram_budget, low=0)) * GIB
+
     def _given_eta(self) -> float:
         """The scale of transitions as given; 0 if there are none."""
         eta = number("eta", self.eta, low=0)
@@ -137,10 +152,7 @@ class KernelEstimator(DescentEstimator):
 
     def _covariance(self, kernel: Kernel, *, on_demand: bool = False) -> Covariance:
         """The covariance at the training tokens, in the form that the arguments ask for."""
-        x = self._tokens.x
-        budget = number("gram_budget", self.gram_budget, low=0) * GIB
-        if self.explicit not in (True, False, "auto"):
-            raise InputError(f"explicit must be True, False or 'auto', got {self.explicit!r}")
+        x, budget = self._tokens.x, self._budget
         if self.n_landmarks is not None:
             return self._low_rank(kernel)
         if self.explicit:
@@ -148,7 +160,14 @@ class KernelEstimator(DescentEstimator):
             if found is not None:
                 return found
         try:
-            matrix = gram(kernel, x, budget=budget, dtype=self.gram_dtype, n_jobs=self.n_jobs)
+            matrix = gram(
+                kernel,
+                x,
+                budget=budget,
+                dtype=self.gram_dtype,
+                n_jobs=self.n_jobs,
+                advice=self.advice,
+            )
         except BudgetError:
             if not on_demand:
                 raise
@@ -160,14 +179,27 @@ class KernelEstimator(DescentEstimator):
         if self.n_landmarks is not None:
             found = self._low_rank(kernel)
             return Root(kernel, found.features, found.found.tokens, found.found.dual)
-        x, budget = self._tokens.x, number("gram_budget", self.gram_budget, low=0) * GIB
-        # the matrix and its root
-        return Root.of(kernel, x, gram(kernel, x, budget=budget / 2, n_jobs=self.n_jobs))
+        x, n = self._tokens.x, self._tokens.x.shape[0]
+        # the matrix, its root, the kept rows of that, their inverse and what it is solved from
+        need = 5 * 8.0 * n**2
+        if need > self._budget:
+            raise BudgetError(
+                f"a posterior over {n} tokens needs five matrices of {n} x {n}, "
+                f"{need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use n_landmarks=, "
+                "fewer sequences, posterior='map', or give more with gram_budget="
+            )
+        return Root.of(kernel, x, gram(kernel, x, budget=need, n_jobs=self.n_jobs))
 
     def _low_rank(self, kernel: Kernel) -> LowRank:
         rank = number("n_landmarks", self.n_landmarks, low=1, whole=True)
-        if self.landmarks not in ("pivoted", "random"):
-            raise InputError(f"landmarks must be pivoted or random, got {self.landmarks!r}")
+        n = self._tokens.x.shape[0]
+        need = 2 * 8.0 * n * min(rank, n)
+        if need > self._budget:
+            raise BudgetError(
+                f"features of {n} tokens from {rank} landmarks need {need / GIB:.3g} GiB; the "
+                f"budget is {self.gram_budget:g} GiB. Use fewer landmarks, or give more with "
+                "gram_budget="
+            )
         seed = int(self._random().randint(2**31 - 1))
         rng = np.random.default_rng(seed) if self.landmarks == "random" else None
         return LowRank.choose(kernel, self._tokens.x, rank, rng=rng, n_jobs=self.n_jobs)
@@ -194,8 +226,9 @@ class KernelEstimator(DescentEstimator):
 
     def _check_atoms(self, most: int) -> None:
         """Raise a `BudgetError` if the values of this many atoms at all tokens take too much."""
-        need = 8.0 * most * self.n_tokens_ / GIB
-        if need > self.gram_budget:
+        # the array doubles as it grows, and new ones are there before they are taken in
+        need = 3 * 8.0 * most * self.n_tokens_ / GIB
+        if need > self._budget / GIB:
             raise BudgetError(
                 f"{most} functions at {self.n_tokens_} tokens need {need:.3g} GiB, the budget is "
                 f"{self.gram_budget:g} GiB: keep fewer, refit the new ones alone (update='new' of "
@@ -264,12 +297,14 @@ class KernelEstimator(DescentEstimator):
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header: dict[str, Any] = {"edges": self._edges, "tokens": self.n_tokens_}
         header |= {"kernels": [], "functions": []}
+        found = {name: float(getattr(self, name)) for name in NUMBERS if hasattr(self, name)}
+        header["numbers"] = {name: v for name, v in found.items() if np.isfinite(v)}
         arrays: dict[str, NDArray[Any]] = {"steps": self._steps}
         for k, (kernel, function) in enumerate(zip(self._kernels, self._functions, strict=True)):
             for name, part in (("kernel", kernel), ("function", function)):
-                own, found = part.state()
+                own, held = part.state()
                 header[name + "s"].append(own)
-                arrays |= prefixed(f"{name}{k}", found)
+                arrays |= prefixed(f"{name}{k}", held)
         return header, arrays
 
     def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -292,3 +327,7 @@ class KernelEstimator(DescentEstimator):
             raise InputError("no functions")
         self._keep(functions, steps, edges=edges)
         self.n_tokens_ = int(header["tokens"])
+        for name, value in header["numbers"].items():
+            if name not in NUMBERS:
+                raise InputError(f"unknown number {name!r}")
+            setattr(self, name, float(number(name, value)))

@@ -15,7 +15,7 @@ from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._evidence import KernelEvidence
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import GIB, KernelEstimator, Tokens
+from seqfield.estimators._kernel import KernelEstimator, Tokens
 from seqfield.estimators._laplace import log_evidence, posterior_samples
 from seqfield.estimators._objective import Objective
 from seqfield.kernels.covariance import Covariance, Root
@@ -90,14 +90,16 @@ class GPSC(KernelEstimator):
     gram_dtype : "float64", or "float32" for half of the memory; sums are in float64 always
     scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
         `CRF`
-    max_iter, tol : iterations and relative tolerance of the solver
+    max_iter, tol : iterations and relative tolerance of the solver, or of each refit of a sparse
+        method
 
     Attributes
     ----------
     classes_ : labels in column order
     kernel_ : the kernel, with what it took from the data or learned; c2_, eta_ : likewise
     log_evidence_, log_evidence_error_ : log p(y) by Laplace's method and the standard error of
-        its random part (posterior="laplace")
+        its random part (posterior="laplace"); with labels missing the posterior's covariance is
+        that of the model free of them
     transitions_ : (S, S) transition scores
     objective_ : final value
     gap_ : proven bound on objective_ minus the optimum of the dense problem
@@ -179,11 +181,26 @@ class GPSC(KernelEstimator):
                 "posterior='laplace' needs method='dense' and loss='log': the approximation is "
                 "of a posterior, and sparse methods and other losses have none"
             )
+        if self.optimize_kernel and self.loss != "log":
+            raise CapabilityError(
+                "optimize_kernel=True needs loss='log': the evidence is that of its probabilities"
+            )
+        if self.posterior == "laplace" and (self.explicit is True or self.gram_dtype != "float64"):
+            raise CapabilityError(
+                "posterior='laplace' works with a root of the gram matrix in float64: leave "
+                "explicit and gram_dtype as they are, or use n_landmarks="
+            )
         if self.posterior == "laplace" and self.calibrate:
             raise CapabilityError(
                 "calibrate=True fits one temperature, which an average over the posterior does "
                 "without: leave one of the two out"
             )
+        for name in ("n_per_round", "n_samples", "evidence_tokens", "max_iter"):
+            number(name, getattr(self, name), low=1, whole=True)
+        for name in ("n_coordinates", "slope_tol", "tol", "cost", "c2"):
+            number(name, getattr(self, name), low=0)
+        if self.c2 == 0 and (self.optimize_kernel or self.posterior == "laplace"):
+            raise InputError("c2 must be above 0: without a prior there is no posterior")
         super()._fit(data, targets, weights)
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
@@ -206,7 +223,9 @@ class GPSC(KernelEstimator):
         """Set the kernel's parameters, c2 and eta to where the evidence is largest."""
         most = number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
         order = self._random().permutation(len(data))
-        some = np.sort(order[: max(1, np.searchsorted(data.lengths[order].cumsum(), most))])
+        some = np.sort(
+            order[: max(1, np.searchsorted(data.lengths[order].cumsum(), most, "right"))]
+        )
         tokens = Tokens.of(data[some])
         goal = Objective(
             Lookup(len(self._labels), tokens.x.shape[0]),
@@ -224,7 +243,7 @@ class GPSC(KernelEstimator):
             goal,
             self.eta_,
             covariance=self.laplace,
-            budget=self.gram_budget * GIB,
+            budget=self._budget,
         )
         kernel, self.c2_, self.eta_ = evidence.maximise(show=bool(self.verbose))
         self._kernels = [kernel]
@@ -262,7 +281,8 @@ class GPSC(KernelEstimator):
             max_iter=max(1, most),
             max_atoms=most,
             update=self.update,
-            tol=number("tol", self.tol, low=0),
+            tol=self.tol,
+            refit_iter=self.max_iter,
         )
         return Recipe(greedy, self._loss())
 

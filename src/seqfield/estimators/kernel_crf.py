@@ -75,6 +75,10 @@ class KernelCRF(KernelEstimator):
     """
 
     several_kernels = True
+    advice = (
+        "Train on fewer sequences, give more with gram_budget=, or halve the need with "
+        'gram_dtype="float32"'
+    )
     cliques: str
     n_cliques: int
     gain: str
@@ -117,6 +121,11 @@ class KernelCRF(KernelEstimator):
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         if self.cliques not in ("vertex", "vertex+edge"):
             raise InputError(f"cliques must be 'vertex' or 'vertex+edge', got {self.cliques!r}")
+        if self.cliques == "vertex+edge" and not self.transitions:
+            raise InputError(
+                "transitions=False is a model of single tokens, which has no use for edge cliques: "
+                "take cliques='vertex'"
+            )
         if self.gain not in ("gradient", "meanfield"):
             raise InputError(f"gain must be 'gradient' or 'meanfield', got {self.gain!r}")
         numbered = super()._prepare(data, targets, weights)

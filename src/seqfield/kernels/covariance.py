@@ -30,6 +30,8 @@ class Covariance(ABC):
     """G (n, n) over n tokens."""
 
     size: int
+    #: relative error of squared norms: what is smaller cannot be told from rounding
+    noise = 1e-10
 
     @abstractmethod
     def multiply(self, v: Floats) -> Floats:
@@ -54,6 +56,8 @@ class Matrix(Covariance):
     def __init__(self, kernel: Kernel, tokens: Any, gram: NDArray[Any], n_jobs: int | None) -> None:
         self.kernel, self.tokens, self.gram, self.n_jobs = kernel, tokens, gram, n_jobs
         self.size = len(gram)
+        if gram.dtype == np.float32:
+            self.noise = 1e-5
 
     def multiply(self, v: Floats) -> Floats:
         """G V, summed in float64."""
@@ -148,7 +152,9 @@ class LowRank(Factored):
             return cls(nystrom(kernel, tokens, rank, rng), tokens, n_jobs)
         chosen = pivoted_cholesky(kernel, tokens, rank).chosen
         if not len(chosen):
-            raise InputError("a kernel must be positive semi-definite and not zero: all k(x, x) <= 0")
+            raise InputError(
+                "a kernel must be positive semi-definite and not zero: all k(x, x) <= 0"
+            )
         return cls(landmarks(kernel, tokens[np.sort(chosen)]), tokens, n_jobs)
 
     def function(self, coefficients: Floats) -> Function:

@@ -34,6 +34,13 @@ MIRROR = 512
 #: from this many columns on BLAS is faster than the loop
 WIDE = 24
 
+#: what to do if a gram matrix is too large
+ADVICE = (
+    'Use method="sparse", n_landmarks=, or for polynomial kernels of sparse features '
+    "explicit=True; or give more with gram_budget=, or halve the need with gram_dtype="
+    '"float32"'
+)
+
 #: tokens whose gram matrix shows whether an untrusted kernel is positive semi-definite
 PROBE = 400
 
@@ -46,10 +53,12 @@ def gram(
     budget: float,
     dtype: DTypeLike = np.float64,
     n_jobs: int | None = None,
+    advice: str = ADVICE,
 ) -> NDArray[Any]:
     """k(x, z) (N, M) as an array of ``dtype``; z None stands for x.
 
-    ``budget`` is the most bytes that the matrix may take; needing more is a `BudgetError`.
+    ``budget`` is the most bytes that the matrix may take; needing more is a `BudgetError` that
+    ends with ``advice``.
 
     >>> from seqfield.kernels import Linear
     >>> gram(Linear(), np.eye(2), budget=1e6)
@@ -61,7 +70,7 @@ def gram(
     same = z is None or z is x
     right = left if same else as_rows(z)
     kind = check_dtype(dtype)
-    check_budget(left.end, right.end, kind, budget)
+    check_budget(left.end, right.end, kind, budget, advice)
     out = np.empty((left.end, right.end), kind)
     mirror = same and kernel.trusted
 
@@ -164,16 +173,14 @@ def check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return kind
 
 
-def check_budget(n: int, m: int, kind: np.dtype[Any], budget: float) -> None:
+def check_budget(n: int, m: int, kind: np.dtype[Any], budget: float, advice: str) -> None:
     """Raise a `BudgetError` if a matrix (n, m) needs more bytes than the budget."""
     number("gram_budget", budget, low=0)
     need = n * m * kind.itemsize
     if need > budget:
         raise BudgetError(
             f"the gram matrix of {n} x {m} tokens in {kind} needs {need / 2**30:.3g} GiB, the "
-            f'budget is {budget / 2**30:.3g} GiB. Use method="sparse", n_landmarks=, or for '
-            "polynomial kernels of sparse features explicit=True; or give more with gram_budget=, "
-            'or halve the need with gram_dtype="float32"'
+            f"budget is {budget / 2**30:.3g} GiB. {advice}"
         )
 
 

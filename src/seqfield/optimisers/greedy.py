@@ -26,6 +26,9 @@ Ints = NDArray[np.int64]
 #: up to so many atoms the inverse Hessian itself is kept
 FEW = 1000
 
+#: picks in a row that bring nothing new, after which there is nothing left
+PATIENCE = 20
+
 #: of the last round's gain a refit may leave this share
 SHARE = 0.1
 
@@ -100,7 +103,7 @@ class Greedy:
     update : after each round refit the weights of "all" atoms; or of the "new" ones alone, or
         ("last") of those alone and at the end of all
     gain_tol : stop when a round lowers the risk by less than this; 0 for never
-    tol : relative tolerance of a refit
+    tol, refit_iter : relative tolerance and most iterations of a refit
     """
 
     atoms: Atoms
@@ -111,6 +114,7 @@ class Greedy:
     update: Literal["all", "new", "last"] = "all"
     gain_tol: float = 0.0
     tol: float = 1e-5
+    refit_iter: int = 500
     needs = ("value_and_grad", "over")
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
@@ -122,15 +126,20 @@ class Greedy:
         state: _State = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
         start = self.atoms.transitions(state.weights)
-        done, gain = False, 0.0
+        done, gain, in_vain = False, 0.0, 0
         while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
             atoms = self.pick(state.slopes(), state.values)
             if not atoms:
                 break
-            before, room = state.risk, self.max_atoms - len(state.active)
+            before, held = state.risk, len(state.active)
             # a refit need not be finer than what the rounds gain
-            state.take(atoms[:room], SHARE * gain)
-            gain = before - state.risk
+            state.take(atoms[: self.max_atoms - held], SHARE * gain)
+            if len(state.active) == held:  # all in the span of the others
+                in_vain += 1
+                if in_vain == PATIENCE:
+                    break
+                continue
+            gain, in_vain = before - state.risk, 0
             rounds.append(state.round())
             step = Step(len(rounds), state.theta, state.risk)
             done = callback is not None and callback(step)
@@ -139,7 +148,7 @@ class Greedy:
             state = state.finished()
             rounds[-1] = state.round()
         selection = Selection(state.active, rounds, state.coefficients, start)
-        return Result(state.theta, state.risk, None, len(rounds), True, (selection,))
+        return Result(state.theta, state.risk, None, len(rounds), state.converged, (selection,))
 
 
 class _State(ABC):
@@ -147,6 +156,8 @@ class _State(ABC):
 
     values: Values
     norm: float
+    #: whether the last refit came to its end
+    converged = True
 
     def __init__(self, greedy: Greedy, objective: Any) -> None:
         self.greedy, self.objective, self.atoms = greedy, objective, greedy.atoms
@@ -201,8 +212,10 @@ class _State(ABC):
         if not len(start):
             return start
         goal = self.objective.over(atoms, self.greedy.prior)
-        descent = LBFGS(tol=self.greedy.tol, enough=self.enough)
-        return descent.minimise(goal, start, history=history).theta
+        descent = LBFGS(self.greedy.refit_iter, self.greedy.tol, enough=self.enough)
+        found = descent.minimise(goal, start, history=history)
+        self.converged = found.converged
+        return found.theta
 
 
 class _All(_State):
@@ -226,7 +239,7 @@ class _All(_State):
         self.weights = self._descend(self.atoms, self.weights, self._history)
         self.values = self.atoms.lift(self.weights)
         self.norm = float(self.weights @ self.weights)
-        if not atoms:  # a finer fit of the last round, or the very first
+        if new == 0:  # a finer fit of the last round, or the very first
             del self.kept[-1:]
         self.kept.append(self.weights[: len(self.active)])
 

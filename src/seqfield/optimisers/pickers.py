@@ -183,10 +183,14 @@ class MeanField:
 
 @dataclass
 class Cliques:
-    """Vertex and edge cliques: for each kernel the one with the largest gain."""
+    """Vertex and edge cliques: for each kernel the one with the largest gain.
+
+    Below ``tol`` of the first one's there are only rounding errors to choose from.
+    """
 
     gain: Gain = steepness
-    tol: float = 0.0
+    tol: float = 1e-9
+    _first: float = 0.0
     _seen: set[Atom] = field(default_factory=set)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
@@ -198,7 +202,8 @@ class Cliques:
                 if atom.kernel == kernel:
                     gain[atom.rows[0], atom.columns[0]] = -np.inf
             row, column = (int(k) for k in np.unravel_index(gain.argmax(), gain.shape))
-            if gain[row, column] > self.tol:
+            self._first = self._first or float(gain[row, column])
+            if gain[row, column] > self.tol * self._first:
                 atoms.append(Atom(kernel, (column,), (row,)))
         self._seen.update(atoms)
         return atoms
