@@ -36,7 +36,7 @@ GRID = (0.3, 3.0, 30.0, 300.0, 3000.0)
 JOBS = 1
 Make = Callable[[], Any]
 
-#: CRF-B of the seed has a regulariser; its CRF has none
+#: CRF-B of the thesis has a regulariser; its CRF has none
 UNREGULARISED = 1e-4
 
 
@@ -66,7 +66,7 @@ def named_entities(n_folds: int) -> None:
     data, rest = train.pick(order[:N_SENTENCES]), train.pick(order[N_SENTENCES:][:N_DEVELOPMENT])
     words = sf.Words(window=3, spelling="ner", columns=False)
     penalty = {degree: penalty_of(degree, rest, words) for degree in (1, 2)}
-    title(f"Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds", "seed")
+    title(f"Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds", "thesis")
     parts = folds_of(data, n_folds, words)
     report("DGPS1", "4.58", partial(dense, 1, c2=penalty[1]), parts)
     report("DGPS2", "4.39", partial(dense, 2, c2=penalty[2]), parts)
@@ -81,7 +81,7 @@ def sparse_entities(n_folds: int) -> None:
     words = sf.Words(window=3, spelling="ner", columns=False)
     c2 = penalty_of(2, train.pick(order[N_SENTENCES:][:N_DEVELOPMENT]), words)
     data = train.pick(order[: N_SENTENCES // 4])
-    title(f"Spanish named entities, {len(data.y)} sentences, {n_folds} folds", "seed (1,000)")
+    title(f"Spanish named entities, {len(data.y)} sentences, {n_folds} folds", "thesis (1,000)")
     parts = folds_of(data, n_folds, words)
     full = report("DGPS2", "4.39", partial(dense, 2, c2=c2), parts)
     few = partial(dense, 2, c2=c2, method="sparse", n_coordinates=0.25)
@@ -90,13 +90,13 @@ def sparse_entities(n_folds: int) -> None:
     print(f"\nSGPS2 against DGPS2: {lost.mean():+.2f} points of error, by fold {lost.round(2)}")
 
 
-def title(text: str, seed: str) -> None:
+def title(text: str, source: str) -> None:
     print(f"\n### {text}\n")
-    print(f"| model | token error % (sd) | {seed} | tokens chosen % | minutes a fold |")
+    print(f"| model | token error % (sd) | {source} | tokens chosen % | minutes a fold |")
     print("| --- | --- | --- | --- | --- |", flush=True)
 
 
-def report(name: str, seed: str, make: Make, parts: list[Any]) -> list[float]:
+def report(name: str, theirs: str, make: Make, parts: list[Any]) -> list[float]:
     errors, kept, begin = [], [], time.time()
     for X, y, X_test, y_test in parts:
         model = make().fit(X, y)
@@ -106,7 +106,7 @@ def report(name: str, seed: str, make: Make, parts: list[Any]) -> list[float]:
     minutes = (time.time() - begin) / 60 / len(parts)
     share = f"{np.mean(kept):.1f}" if kept else ""
     print(
-        f"| {name} (c2 = {model.c2:g}) | {np.mean(errors):.2f} ({np.std(errors):.2f}) | {seed} "
+        f"| {name} (c2 = {model.c2:g}) | {np.mean(errors):.2f} ({np.std(errors):.2f}) | {theirs} "
         f"| {share} | {minutes:.1f} |",
         flush=True,
     )
@@ -122,7 +122,7 @@ def pitch(n_folds: int, figures: Path | None) -> None:
     parts = folds_of(data, n_folds, features)
     n_tokens = parts[0][0].n_tokens
     name = f"Prosody, 1,824 sentences, window 3, {n_folds} folds of {n_tokens} tokens"
-    title(name, "seed (Switchboard)")
+    title(name, "thesis (Switchboard)")
     report("CRF", "", partial(crf, penalty[1]), parts)
     found = {
         degree: report(
@@ -176,7 +176,7 @@ def abstention(parts: list[Any], c2: float) -> list[tuple[float, float]]:
         labels = model.classes_[p.argmax(axis=1)]
         right.append(labels == np.concatenate([np.asarray(row) for row in y_test]))
     s, r = np.concatenate(sure), np.concatenate(right)
-    print("| abstain on % | precision % | error falls by % of itself | seed |")
+    print("| abstain on % | precision % | error falls by % of itself | thesis |")
     print("| --- | --- | --- | --- |")
     base = 1 - r.mean()
     curve = []
@@ -184,9 +184,11 @@ def abstention(parts: list[Any], c2: float) -> list[tuple[float, float]]:
         kept = s >= np.quantile(s, share)
         error = 1 - r[kept].mean()
         curve.append((float(kept.mean()), float(1 - error)))
-        seed = "8.54 at 14.93 %" if share == 0.15 else ""
+        theirs = "8.54 at 14.93 %" if share == 0.15 else ""
         fall = 100 * (base - error) / base
-        print(f"| {100 * (1 - kept.mean()):.1f} | {100 * (1 - error):.2f} | {fall:.1f} | {seed} |")
+        print(
+            f"| {100 * (1 - kept.mean()):.1f} | {100 * (1 - error):.2f} | {fall:.1f} | {theirs} |"
+        )
     return curve
 
 
