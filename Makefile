@@ -41,7 +41,7 @@ thesis: $(VENV)/.installed
 kernels: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/papers/gpsc.py ner
 	$(BIN)/python benchmarks/papers/gpsc.py sparse
-	$(BIN)/python benchmarks/papers/gpsc.py prosody --folds 1 --figures docs
+	$(BIN)/python benchmarks/papers/gpsc.py prosody --figures docs
 	$(BIN)/python benchmarks/papers/kcrf.py --figures docs
 
 $(BIN)/python:

@@ -133,6 +133,10 @@ def pitch(n_folds: int, figures: Path | None) -> None:
         )
         for degree in DEGREES
     }
+    gain = np.array(found[1]) - found[2]
+    print(f"\nDegree 2 against 1: {gain.mean():.2f} points less error, by fold {gain.round(2)}")
+    curve = abstention(parts, penalty[2])
+    title("Sparse", "thesis (Switchboard)")
     shares = (0.01, 0.02, 0.04, 0.078)
     sparse = {
         share: report(
@@ -143,11 +147,8 @@ def pitch(n_folds: int, figures: Path | None) -> None:
         )
         for share in shares
     }
-    gain = np.array(found[1]) - found[2]
-    print(f"\nDegree 2 against 1: {gain.mean():.2f} points less error, by fold {gain.round(2)}")
     lost = np.array(sparse[0.078]) - found[2]
     print(f"SGPS2 at 7.8 % against DGPS2: {lost.mean():.2f} points more error\n")
-    curve = abstention(parts, penalty[2])
     if figures is not None:
         draw(figures, found[2], sparse, curve)
 
