@@ -75,7 +75,7 @@ def named_entities(n_folds: int) -> None:
 
 
 def sparse_entities(n_folds: int) -> None:
-    """A quarter of the sentences: on all of them the greedy choice takes half an hour a fold."""
+    """A quarter of the sentences: on all of them the greedy choice takes very long."""
     train = spanish().train
     order = np.random.default_rng(0).permutation(len(train.y))
     words = sf.Words(window=3, spelling="ner", columns=False)
