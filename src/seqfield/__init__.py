@@ -33,6 +33,7 @@ _HOMES = {
     "GPSC": "seqfield.estimators",
     "HMM": "seqfield.estimators",
     "AdaBoost": "seqfield.estimators",
+    "HMSVM": "seqfield.estimators",
     "KernelCRF": "seqfield.estimators",
     "SequenceBoost": "seqfield.estimators",
     "StructuredPerceptron": "seqfield.estimators",

@@ -5,6 +5,7 @@ from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
 from seqfield.estimators.gpsc import GPSC
 from seqfield.estimators.hmm import HMM
+from seqfield.estimators.hmsvm import HMSVM
 from seqfield.estimators.kernel_crf import KernelCRF
 from seqfield.estimators.perceptron import StructuredPerceptron
 
@@ -13,6 +14,7 @@ __all__ = [
     "GPSC",
     "HMM",
     "AdaBoost",
+    "HMSVM",
     "KernelCRF",
     "SequenceBoost",
     "StructuredPerceptron",

@@ -50,6 +50,11 @@ class DescentEstimator(SequenceEstimator):
     _architecture: Any
     theta_: Floats
 
+    @property
+    def _remedy(self) -> str:
+        """What to do if there is no convergence."""
+        return "raise max_iter, or the penalty or tol"
+
     @abstractmethod
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         """Set the architecture; the data in the form that it lays out."""
@@ -112,7 +117,7 @@ class DescentEstimator(SequenceEstimator):
         self.theta_ = theta
         self.n_iter_ = result.n_iter
         self.objective_ = value
-        self.gap_ = np.inf if gradient is None else goal.gap(theta, gradient)
+        self.gap_ = result.gap if gradient is None else goal.gap(theta, gradient)
         if not result.converged:
             self._warn(result.n_iter)
 
@@ -120,7 +125,7 @@ class DescentEstimator(SequenceEstimator):
         bound = f", at most {self.gap_:.2g} above its optimum" if np.isfinite(self.gap_) else ""
         warnings.warn(
             f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
-            "raise max_iter, or the penalty or tol",
+            + self._remedy,
             ConvergenceWarning,
             stacklevel=6,
         )

@@ -43,6 +43,8 @@ Floats = NDArray[np.float64]
 DRAWS = 16
 #: iterations of a search
 SEARCH = 10
+#: points that a line search tries
+TRIALS = 5
 #: bytes for matrices of all pairs of tokens
 BUDGET = 4.0 * 2**30
 
@@ -263,7 +265,9 @@ def maximise_evidence(
     """The phi of largest evidence, by L-BFGS-B within ``reach`` of the start.
 
     Whatever the search does, the best point it came by is kept: the evidence of large problems
-    has a random part, and its gradient is not to the last digit that of the value.
+    has a random part, and its gradient is not to the last digit that of the value. For the same
+    reason a line search that finds no better point in ``TRIALS`` tries ends the search: near the
+    top the random part hides any rise.
 
     >>> def parabola(phi):
     ...     return Point(-float(phi @ phi), 0.0, -2.0 * phi)
@@ -288,6 +292,6 @@ def maximise_evidence(
         jac=True,
         method="L-BFGS-B",
         bounds=[(v - reach, v + reach) for v in start],
-        options={"maxiter": max_iter, "ftol": tol},
+        options={"maxiter": max_iter, "ftol": tol, "maxls": TRIALS},
     )
     return Best(*best[-1], int(result.nfev))

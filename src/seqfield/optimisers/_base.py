@@ -53,6 +53,8 @@ class Result(NamedTuple):
     converged: bool
     #: what the optimiser tells of its way
     trace: tuple[Any, ...] = ()
+    #: bound on value minus optimum, if the optimiser has one of its own
+    gap: float = np.inf
 
 
 def same(vector: Floats) -> Floats:

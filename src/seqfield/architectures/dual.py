@@ -1,0 +1,190 @@
+"""Functions in the span of the training tokens that grow at a few tokens at a time.
+
+theta = [beta | delta]: F(x, sigma) = sum_r beta(r, sigma) g(x, x_r) over the distinct tokens r, and
+T = eta delta. Perceptrons and working sets change beta at some tokens of one sequence and then
+need the scores of the next, so `Store` keeps what scores are read from up to date: the weights of
+explicit features where there are any, else the values at all tokens, by rows of the gram matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield._checks import number
+from seqfield._compile import inlined
+from seqfield.architectures.lookup import Lookup, Values
+from seqfield.errors import BudgetError
+from seqfield.kernels.covariance import Covariance, Factored, Matrix
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+GIB = 2.0**30
+
+
+class Store(NamedTuple):
+    """A function as plain arrays that compiled loops read and change.
+
+    With explicit features: ``weights`` (D, S), read through the CSR matrix of features of the n
+    distinct tokens; ``scratch`` is of the same shape and zero between uses. Without:
+    ``table`` (S, n), the values, and ``gram`` rows of G, row ``slot[r]`` being that of token r, or
+    none yet where that is -1. The other arrays are empty.
+    """
+
+    rows: Ints  # (N,) distinct token of each token
+    indptr: Ints
+    indices: NDArray[np.int32]
+    values: Floats
+    weights: Floats
+    scratch: Floats
+    slot: Ints
+    gram: NDArray[Any]
+    table: Floats
+    eta: float
+
+
+class Dual(Lookup):
+    """theta = [beta | delta], F = G beta and T = eta delta.
+
+    Parameters
+    ----------
+    covariance : G over the distinct tokens
+    eta : scale of the transitions in the kernel; 0 leaves them out
+    budget : bytes for weights, or for rows of the gram matrix that are not held anyway
+    """
+
+    def __init__(
+        self, n_labels: int, covariance: Covariance, eta: float = 1.0, budget: float = 4 * GIB
+    ) -> None:
+        super().__init__(n_labels, covariance.size)
+        self.covariance, self.budget = covariance, budget
+        self.eta = float(number("eta", eta, low=0))
+
+    def lift(self, theta: Floats) -> Values:
+        """F and T."""
+        beta, delta = self.split(theta)
+        return Values(self.covariance.multiply(beta), self.eta * delta)
+
+    def split(self, theta: Floats) -> tuple[Floats, Floats]:
+        """beta (n, S) and delta (S, S)."""
+        return super().lift(theta)
+
+    def tables(self, data: Sequences) -> Growing:
+        """The zero function over the data's tokens."""
+        return Growing(self, data)
+
+
+class Growing:
+    """A function that starts at zero, with `Store` up to date, and a cache of gram rows.
+
+    What the cache cannot hold is computed again each time it is needed: sequences are visited in
+    rounds, and dropping the oldest row would drop each just before its next use.
+    """
+
+    def __init__(self, dual: Dual, data: Sequences) -> None:
+        self.offsets, self.dual = data.offsets, dual
+        rows, s = data.x[:, 0].astype(np.int64), dual.n_labels
+        none, no_table = np.zeros(0, np.int64), np.zeros((0, 0))
+        cov, longest = dual.covariance, int(data.lengths.max())
+        self._n_held = 0
+        if isinstance(cov, Factored):
+            x = sp.csr_array(cov.features)
+            shape = (x.shape[1], s)
+            self._check(2 * 8.0 * s * x.shape[1], f"weights of {x.shape[1]} features")
+            self.store = Store(
+                rows,
+                x.indptr.astype(np.int64),
+                x.indices.astype(np.int32),
+                x.data.astype(np.float64),
+                np.zeros(shape),
+                np.zeros(shape),
+                none,
+                no_table,
+                no_table,
+                dual.eta,
+            )
+            return
+        n = cov.size
+        slot, gram = np.arange(n), getattr(cov, "gram", no_table)
+        if not isinstance(cov, Matrix):
+            self._check(8.0 * n * longest, f"gram rows of a sequence of {longest} tokens")
+            held = min(n, int(self.dual.budget / (8.0 * n)))
+            slot, gram = np.full(n, -1), np.empty((held, n))
+            self._spare = longest  # the last rows change hands
+        empty = np.zeros(0, np.int32)
+        self.store = Store(
+            rows, none, empty, np.zeros(0), no_table, no_table, slot, gram, np.zeros((s, n)),
+            dual.eta,
+        )  # fmt: skip
+
+    def fetch(self, wanted: Ints) -> None:
+        """Have the gram rows of these tokens, which are those of one sequence at most."""
+        slot, gram = self.store.slot, self.store.gram
+        new = np.unique(wanted[slot[wanted] < 0])
+        room = len(gram) - self._n_held
+        if len(new) > room:
+            self._n_held = max(0, len(gram) - self._spare)
+            slot[slot >= self._n_held] = -1
+            new = np.unique(wanted[slot[wanted] < 0])
+        places = self._n_held + np.arange(len(new))
+        gram[places] = self.dual.covariance.columns(new).T
+        slot[new] = places
+        self._n_held += len(new)
+
+    def _check(self, need: float, what: str) -> None:
+        if need > self.dual.budget:
+            raise BudgetError(
+                f"{what} need {need / GIB:.3g} GiB; the budget is {self.dual.budget / GIB:.3g} "
+                "GiB. Use n_landmarks=, fewer or shorter sequences, or give more with "
+                "gram_budget="
+            )
+
+
+@inlined
+def read_scores(store: Any, t: Any, out: Any) -> None:
+    """Scores (S,) of token t."""
+    r = store.rows[t]
+    if store.table.shape[0] > 0:
+        for j in range(out.shape[0]):
+            out[j] = store.table[j, r]
+    else:
+        read_weights(store, store.weights, r, out)
+
+
+@inlined
+def read_weights(store: Any, weights: Any, r: Any, out: Any) -> None:
+    """Scores (S,) of distinct token r by weights of explicit features."""
+    for j in range(out.shape[0]):
+        out[j] = 0.0
+    for k in range(store.indptr[r], store.indptr[r + 1]):
+        v, w = store.values[k], weights[store.indices[k]]
+        for j in range(out.shape[0]):
+            out[j] += v * w[j]
+
+
+@inlined
+def add_at(store: Any, t: Any, change: Any) -> None:
+    """beta(r, sigma) += change[sigma] at the distinct token r of token t."""
+    r = store.rows[t]
+    if store.table.shape[0] > 0:
+        row = store.gram[store.slot[r]]
+        for j in range(change.shape[0]):
+            c, values = change[j], store.table[j]
+            if c != 0.0:
+                for q in range(values.shape[0]):
+                    values[q] += c * row[q]
+    else:
+        for k in range(store.indptr[r], store.indptr[r + 1]):
+            v, w = store.values[k], store.weights[store.indices[k]]
+            for j in range(change.shape[0]):
+                w[j] += v * change[j]
+
+
+@inlined
+def has_row(store: Any, t: Any) -> Any:
+    """Whether `add_at` token t can be done."""
+    return store.table.shape[0] == 0 or store.slot[store.rows[t]] >= 0

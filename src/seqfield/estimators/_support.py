@@ -1,0 +1,93 @@
+"""What a maximum-margin model consists of: labelled sequences and their coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SupportSequence:
+    """A labelling of training sequence ``sequence`` with its coefficient; it has the known labels
+    but at ``positions``, where it has ``labels``."""
+
+    sequence: int
+    coefficient: float
+    positions: tuple[int, ...]
+    labels: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Support:
+    """The support sequences of a fit.
+
+    ``sequences``: every labelling with a coefficient above 0, by training sequence and falling
+    coefficient; ``gold``: the known labels of the training sequences that have some;
+    ``n_sequences``: training sequences in all.
+
+    >>> one = SupportSequence(0, 0.5, (1,), ("V",))
+    >>> print(Support([one], {0: ["D", "N"]}, 2).show(0, ["the", "cat"]))
+         the  cat
+           D    N
+    0.5    .    V
+    """
+
+    sequences: list[SupportSequence]
+    gold: dict[int, list[Any]]
+    n_sequences: int
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def of(self, sequence: int) -> list[SupportSequence]:
+        """Those of one training sequence."""
+        return [one for one in self.sequences if one.sequence == sequence]
+
+    @property
+    def without(self) -> float:
+        """Share of training sequences that have none: their margins hold with room to spare."""
+        return 1.0 - len(self.gold) / self.n_sequences
+
+    @property
+    def mean_count(self) -> float:
+        """Support sequences of a training sequence that has some."""
+        return len(self) / max(1, len(self.gold))
+
+    @property
+    def mean_distance(self) -> float:
+        """Positions at which a support sequence differs from the known labels."""
+        return sum(len(one.positions) for one in self.sequences) / max(1, len(self))
+
+    def show(self, sequence: int, tokens: Sequence[Any] | None = None, most: int = 10) -> str:
+        """A table of one training sequence: its tokens, its labels, and the ``most`` support
+        sequences with the largest coefficients at the places where they differ."""
+        gold = self.gold.get(sequence)
+        if gold is None:
+            return f"sequence {sequence} has no support sequences"
+        rows = [] if tokens is None else [["", *map(str, tokens)]]
+        rows.append(["", *("?" if label is None else str(label) for label in gold)])
+        for one in self.of(sequence)[:most]:
+            here = dict(zip(one.positions, one.labels, strict=True))
+            row = [str(here.get(t, ".")) for t in range(len(gold))]
+            rows.append([f"{one.coefficient:.3g}", *row])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self)} support sequences of {len(self.gold)} training sequences; "
+            f"{100 * self.without:.1f} % of {self.n_sequences} have none",
+            f"{self.mean_count:.2f} for each that has some, {self.mean_distance:.2f} positions "
+            "from the known labels on average",
+        ]
+        groups = groupby(self.sequences, key=lambda one: one.sequence)
+        largest = sorted(
+            ((sum(one.coefficient for one in group), i) for i, group in groups), reverse=True
+        )
+        for _, i in largest[:3]:
+            lines += ["", f"sequence {i}:", self.show(i, most=5)]
+        return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""`HMSVM`: hidden Markov support vector machines, max-margin Markov networks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from seqfield._checks import number
+from seqfield.architectures.dual import Dual
+from seqfield.errors import InputError
+from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._files import register
+from seqfield.estimators._kernel import KernelEstimator
+from seqfield.estimators._objective import Objective
+from seqfield.estimators._support import Support, SupportSequence
+from seqfield.kernels.covariance import Covariance
+from seqfield.labels import Targets
+from seqfield.optimisers._base import Result
+from seqfield.optimisers.margin import MARGINS, SLACKS, MaxMargin
+from seqfield.optimisers.margin import Support as Labelling
+from seqfield.sequences import Sequences
+
+CHOICES = {
+    "slack": tuple(SLACKS),
+    "margin": tuple(MARGINS),
+    "landmarks": ("pivoted", "random"),
+}
+
+
+@register
+class HMSVM(KernelEstimator):
+    """Hidden Markov support vector machine: the known labelling shall win with a margin.
+
+    Minimises 1/2 |f|^2 + C sum_i w_i slack_i over functions f, where all labellings y other than
+    the known one of sequence i, at Hamming distance h from it, have
+
+        F(known) - F(y) >= 1 - slack_i     (margin="unit")
+                        >= h - slack_i     (margin="hamming", a max-margin Markov network)
+                        >= 1 - slack_i / h (margin="slack")
+
+    Its scores are not probabilities: ``calibrate=True`` adds some.
+
+    Parameters
+    ----------
+    kernel, features : as in `GPSC`
+    C : weight of the slacks
+    slack : "l1": one a sequence; "l2": its square; "hard": none, for data that can be separated;
+        "labelling": one for every labelling of every sequence, for short sequences and few labels
+    margin : what the known labelling shall win by; "slack" decodes in O(l^2 S^2)
+    eta, transitions, explicit, n_landmarks, landmarks, gram_budget, gram_dtype : as in `GPSC`;
+        where the gram matrix exceeds the budget, the rows that are needed are kept as far as it
+        goes
+    scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
+        `CRF`. A sequence falls apart where labels are missing: the parts with labels are learned
+    max_iter : passes over the data
+    tol : stop when the gap is at most this share of the objective
+
+    Attributes
+    ----------
+    classes_ : labels in column order
+    support_ : the labellings that the model consists of (`print` it); not in model files
+    transitions_ : (S, S) transition scores
+    objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
+        decoding (with slack="labelling" only once no labelling outside of the working sets violates
+        its margin; infinite before)
+    path_ : primal, dual and gap after each pass (`seqfield.optimisers.margin.Pass`)
+    kernel_, n_tokens_, n_kept_ : as in `GPSC`
+
+    >>> import seqfield as sf
+    >>> X = [["the", "cat", "sat"], ["a", "dog"]]
+    >>> y = [["D", "N", "V"], ["D", "N"]]
+    >>> model = sf.HMSVM("linear", margin="hamming").fit(X, y)
+    >>> model.predict([["the", "dog", "sat"]])
+    [['D', 'N', 'V']]
+    >>> model.gap_ <= 0.01 * model.objective_
+    True
+    """
+
+    C: float
+    slack: str
+    margin: str
+    max_iter: int
+    tol: float
+    _cov: Covariance
+    _gold: Targets
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        C: float = 1.0,
+        *,
+        features: Any = None,
+        slack: Literal["l1", "l2", "labelling", "hard"] = "l1",
+        margin: Literal["unit", "hamming", "slack"] = "hamming",
+        eta: float = 1.0,
+        transitions: bool = True,
+        explicit: bool | Literal["auto"] = "auto",
+        n_landmarks: int | None = None,
+        landmarks: Literal["pivoted", "random"] = "pivoted",
+        gram_budget: float = 6.0,
+        gram_dtype: Literal["float64", "float32"] = "float64",
+        scheme: Any = None,
+        on_violation: Literal["raise", "repair"] = "raise",
+        classes: Any = None,
+        missing_label: Any = None,
+        max_iter: int = 500,
+        tol: float = 0.01,
+        calibrate: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = -1,
+        verbose: bool | int = False,
+    ) -> None:
+        self._store(locals())
+
+    @property
+    def probabilistic(self) -> bool:
+        """Its scores only rank labellings."""
+        return False
+
+    @property
+    def _remedy(self) -> str:
+        if self.slack == "hard":
+            return "perhaps no function separates these data; use slack='l1', or raise max_iter"
+        return "raise max_iter or tol, or lower C"
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                found = getattr(self, name)
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+        if number("C", self.C, low=0) == 0:
+            raise InputError("C must be above 0, got 0")
+        super()._fit(data, targets, weights)
+
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
+        numbered = super()._prepare(data, targets, weights)
+        self._cov = self._covariance(self._kernels[0], on_demand=True)
+        self._architecture = Dual(
+            len(self._labels), self._cov, self._given_eta(), max(self._budget, 1.0)
+        )
+        self._gold = targets
+        return numbered
+
+    def _recipe(self, data: Sequences) -> Recipe:
+        method = MaxMargin(
+            C=number("C", self.C, low=0),
+            slack=self.slack,
+            margin=self.margin,
+            max_iter=number("max_iter", self.max_iter, low=1, whole=True),
+            tol=number("tol", self.tol, low=0),
+            seed=int(self._random().randint(2**31 - 1)),
+            n_jobs=self.n_jobs,
+        )
+        return Recipe(method)
+
+    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+        super()._finish(goal, theta, result)
+        margins = result.trace[0]
+        self.path_, self.support_ = margins.passes, self._report(margins.support)
+        beta, delta = self._architecture.split(theta)
+        steps = self._architecture.eta * delta
+        self._keep([self._cov.function(beta)], steps[None])
+        del self.theta_, self._architecture, self._cov, self._tokens, self._gold
+
+    def _report(self, found: list[Labelling]) -> Support:
+        codes, offsets, names = self._gold.codes, self._gold.offsets, self._labels.names
+        sequences, gold = [], {}
+        for i, alpha, begin, labels in found:
+            a, b = int(offsets[i]), int(offsets[i + 1])
+            where = np.flatnonzero(labels != codes[begin : begin + len(labels)])
+            own = int(self._used[i])
+            gold[own] = [names[code] if code >= 0 else None for code in codes[a:b]]
+            positions = tuple((where + begin - a).tolist())
+            changed = tuple(names[k] for k in labels[where])
+            sequences.append(SupportSequence(own, alpha, positions, changed))
+        return Support(sequences, gold, len(offsets) - 1)
