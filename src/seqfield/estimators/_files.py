@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.features_ = encoder
         model._constraint = _constraint(under("allowed", arrays), len(model._labels))
         model._restore(header["model"], under("model", arrays))
-        if "kernel" in params:
+        if params.get("kernel") is not None:
             model.kernel = _with_fitted(model.kernel, model.kernel_)
     except (
         SeqfieldError,
@@ -133,7 +133,7 @@ def _param_to_json(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _param_to_json(value.item())
     kernels = isinstance(value, tuple) and any(isinstance(v, Kernel) for v in value)
-    if kernels or isinstance(value, list | np.ndarray | set | frozenset):
+    if kernels or isinstance(value, list | range | np.ndarray | set | frozenset):
         return {"list": [_param_to_json(v) for v in value]}
     if isinstance(value, dict):
         return {"items": [[_param_to_json(k), _param_to_json(v)] for k, v in value.items()]}

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from seqfield._checks import number
+from seqfield.architectures.dual import Dual
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import DescentEstimator
@@ -36,7 +37,7 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 GIB = 2.0**30
 #: numbers that a fit may leave, and model files keep
-NUMBERS = ("c2_", "eta_", "objective_", "gap_", "log_evidence_", "log_evidence_error_")
+NUMBERS = ("C_", "c2_", "eta_", "objective_", "gap_", "log_evidence_", "log_evidence_error_")
 #: what only some ways of fitting leave
 OPTIONAL = ("path_", "n_chosen_", "cliques_", "log_evidence_", "log_evidence_error_")
 
@@ -90,6 +91,7 @@ class KernelEstimator(DescentEstimator):
     gram_dtype: str
     _kernels: list[Kernel]
     _tokens: Tokens
+    _cov: Covariance
     _functions: list[Function]
     _steps: Floats
     _edges: bool
@@ -149,6 +151,17 @@ class KernelEstimator(DescentEstimator):
         """The scale of transitions as given; 0 if there are none."""
         eta = number("eta", self.eta, low=0)
         return float(eta) if self.transitions and self.features_.transitions_ else 0.0
+
+    def _prepare_dual(self) -> None:
+        """An architecture for optimisers that change few coefficients at a time."""
+        self._cov = self._covariance(self._kernels[0], on_demand=True)
+        self._architecture = Dual(len(self._labels), self._cov, self._given_eta(), self._budget)
+
+    def _keep_dual(self, theta: Floats) -> None:
+        """What prediction needs of a function over that architecture; the rest may go."""
+        beta, delta = self._architecture.split(theta)
+        self._keep([self._cov.function(beta)], self._architecture.eta * delta[None])
+        del self.theta_, self._architecture, self._cov, self._tokens
 
     def _covariance(self, kernel: Kernel, *, on_demand: bool = False) -> Covariance:
         """The covariance at the training tokens, in the form that the arguments ask for."""

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.architectures.linear import Linear, Map
 from seqfield.chain import ChainScores
-from seqfield.errors import InputError
+from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import DescentEstimator
 from seqfield.labels import Targets
 from seqfield.sequences import Sequences
@@ -64,13 +64,13 @@ class LinearEstimator(DescentEstimator):
     @property
     def n_features_used_(self) -> int:
         """Number of node features with a weight other than zero."""
-        check_is_fitted(self, "theta_")
+        self._check_weights()
         used = np.flatnonzero(self.theta_[: self._architecture.node.n_weights])
         return len(np.unique(self._architecture.node.names()[0][used]))
 
     def top_weights(self, n: int = 10, *, label: Any = None, lowest: bool = False) -> list[Weight]:
         """The n largest (or lowest) node weights, of one label or of all."""
-        check_is_fitted(self, "theta_")
+        self._check_weights()
         feature, column = self._architecture.node.names()
         theta = self.theta_[: self._architecture.node.n_weights]
         chosen = np.arange(len(theta))
@@ -84,6 +84,13 @@ class LinearEstimator(DescentEstimator):
             Weight(self._labels.names[column[k]], names[feature[k]], float(theta[k]))
             for k in chosen[order]
         ]
+
+    def _check_weights(self) -> None:
+        check_is_fitted(self, "classes_")
+        if not hasattr(self, "theta_"):
+            raise CapabilityError(
+                "a model with a kernel has coefficients of tokens, not weights of features"
+            )
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         a = self._architecture

@@ -18,7 +18,7 @@ from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator, Tokens
 from seqfield.estimators._laplace import log_evidence, posterior_samples
 from seqfield.estimators._objective import Objective
-from seqfield.kernels.covariance import Covariance, Root
+from seqfield.kernels.covariance import Root
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
@@ -128,7 +128,6 @@ class GPSC(KernelEstimator):
     n_samples: int
     optimize_kernel: bool
     evidence_tokens: int
-    _cov: Covariance
     _basis: Root
 
     def __init__(

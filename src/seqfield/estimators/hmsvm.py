@@ -7,14 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from seqfield._checks import number
-from seqfield.architectures.dual import Dual
 from seqfield.errors import InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._objective import Objective
 from seqfield.estimators._support import Support, SupportSequence
-from seqfield.kernels.covariance import Covariance
 from seqfield.labels import Targets
 from seqfield.optimisers._base import Result
 from seqfield.optimisers.margin import MARGINS, SLACKS, MaxMargin
@@ -44,7 +42,7 @@ class HMSVM(KernelEstimator):
     Parameters
     ----------
     kernel, features : as in `GPSC`
-    C : weight of the slacks
+    C : weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens
     slack : "l1": one a sequence; "l2": its square; "hard": none, for data that can be separated;
         "labelling": one for every labelling of every sequence, for short sequences and few labels
     margin : what the known labelling shall win by; "slack" decodes in O(l^2 S^2)
@@ -59,6 +57,7 @@ class HMSVM(KernelEstimator):
     Attributes
     ----------
     classes_ : labels in column order
+    C_ : the weight of the slacks that was used
     support_ : the labellings that the model consists of (`print` it); not in model files
     transitions_ : (S, S) transition scores
     objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
@@ -77,18 +76,17 @@ class HMSVM(KernelEstimator):
     True
     """
 
-    C: float
+    C: float | None
     slack: str
     margin: str
     max_iter: int
     tol: float
-    _cov: Covariance
     _gold: Targets
 
     def __init__(
         self,
         kernel: Any = None,
-        C: float = 1.0,
+        C: float | None = None,
         *,
         features: Any = None,
         slack: Literal["l1", "l2", "labelling", "hard"] = "l1",
@@ -129,22 +127,22 @@ class HMSVM(KernelEstimator):
             if getattr(self, name) not in allowed:
                 found = getattr(self, name)
                 raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
-        if number("C", self.C, low=0) == 0:
+        if self.C is not None and number("C", self.C, low=0) == 0:
             raise InputError("C must be above 0, got 0")
         super()._fit(data, targets, weights)
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         numbered = super()._prepare(data, targets, weights)
-        self._cov = self._covariance(self._kernels[0], on_demand=True)
-        self._architecture = Dual(
-            len(self._labels), self._cov, self._given_eta(), max(self._budget, 1.0)
-        )
-        self._gold = targets
+        self._prepare_dual()
+        self._gold, self.C_ = targets, self.C
+        if self.C is None:
+            scale = float(self._kernels[0].diagonal(self._tokens.x).mean())
+            self.C_ = 2.0 / scale if scale > 0 else 1.0
         return numbered
 
     def _recipe(self, data: Sequences) -> Recipe:
         method = MaxMargin(
-            C=number("C", self.C, low=0),
+            C=float(number("C", self.C_, low=0)),
             slack=self.slack,
             margin=self.margin,
             max_iter=number("max_iter", self.max_iter, low=1, whole=True),
@@ -158,10 +156,8 @@ class HMSVM(KernelEstimator):
         super()._finish(goal, theta, result)
         margins = result.trace[0]
         self.path_, self.support_ = margins.passes, self._report(margins.support)
-        beta, delta = self._architecture.split(theta)
-        steps = self._architecture.eta * delta
-        self._keep([self._cov.function(beta)], steps[None])
-        del self.theta_, self._architecture, self._cov, self._tokens, self._gold
+        self._keep_dual(theta)
+        del self._gold
 
     def _report(self, found: list[Labelling]) -> Support:
         codes, offsets, names = self._gold.codes, self._gold.offsets, self._labels.names

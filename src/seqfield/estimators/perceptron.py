@@ -1,20 +1,29 @@
-"""`StructuredPerceptron`: the averaged perceptron for sequences."""
+"""`StructuredPerceptron`: the averaged perceptron for sequences, primal and dual."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
 from seqfield._checks import number
-from seqfield.estimators._descent import Recipe
+from seqfield.chain import ChainScores
+from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
+from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._linear import LinearEstimator
+from seqfield.estimators._objective import Objective
+from seqfield.labels import Targets
+from seqfield.optimisers._base import Result
 from seqfield.optimisers.perceptron import Perceptron
 from seqfield.sequences import Sequences
 
 
 @register
-class StructuredPerceptron(LinearEstimator):
-    """Averaged perceptron for sequences, over explicit features.
+class StructuredPerceptron(LinearEstimator, KernelEstimator):
+    """Averaged perceptron for sequences, over explicit features or with a kernel.
 
     Fast to train and often nearly as accurate as a CRF. Its scores are not probabilities:
     ``calibrate=True`` adds some.
@@ -30,10 +39,13 @@ class StructuredPerceptron(LinearEstimator):
     calibrate : fit one temperature of the scores on held-out folds, for probabilities
     random_state : seed for the order of the sequences and held-out choices
     n_jobs, verbose : see `CRF`; an epoch itself runs on one thread
+    kernel : the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form
+    eta, explicit, gram_budget, gram_dtype : see `GPSC`; for the dual form alone
 
     Attributes
     ----------
-    theta_ : all weights; transitions_ : (S, S) transition scores
+    theta_ : all weights (primal form); transitions_ : (S, S) transition scores
+    kernel_, n_tokens_, n_kept_ : see `GPSC` (dual form)
     n_iter_ : epochs done
     objective_ : share of tokens that the last epoch labelled wrongly before learning from them
 
@@ -68,6 +80,11 @@ class StructuredPerceptron(LinearEstimator):
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,
+        kernel: Any = None,
+        eta: float = 1.0,
+        explicit: bool | Literal["auto"] = "auto",
+        gram_budget: float = 6.0,
+        gram_dtype: Literal["float64", "float32"] = "float64",
     ) -> None:
         self._store(locals())
 
@@ -80,3 +97,48 @@ class StructuredPerceptron(LinearEstimator):
         epochs = number("max_iter", self.max_iter, low=1, whole=True)
         seed = int(self._random().randint(2**31 - 1))
         return Recipe(Perceptron(epochs, self.average, seed))
+
+    # --- one of two forms -----------------------------------------------------------------------
+
+    def _form(self) -> Any:
+        """The base whose way of scoring, and of keeping what was learned, is that of the model."""
+        return LinearEstimator if self.kernel is None else KernelEstimator
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        if self.kernel is not None and self.warm_start:
+            raise CapabilityError("the dual form has no warm_start: leave it or the kernel out")
+        self._form()._fit(self, data, targets, weights)
+
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
+        prepared: Sequences = self._form()._prepare(self, data, targets, weights)
+        if self.kernel is not None:
+            self._prepare_dual()
+        return prepared
+
+    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+        super()._finish(goal, theta, result)
+        if self.kernel is not None:
+            self._keep_dual(theta)
+
+    def _scores(self, data: Sequences) -> ChainScores:
+        scores: ChainScores = self._form()._scores(self, data)
+        return scores
+
+    def _draws(self, data: Sequences) -> list[ChainScores]:
+        return [self._scores(data)]
+
+    @property
+    def transitions_(self) -> Floats:
+        """Transition scores (S, S) from row label to column label, without constraints."""
+        check_is_fitted(self, "classes_")
+        steps: Floats = self._form().transitions_.fget(self)
+        return steps
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        state: tuple[dict[str, Any], dict[str, NDArray[Any]]] = self._form()._state(self)
+        return state
+
+    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        if ("kernels" in header) != (self.kernel is not None):
+            raise InputError("primal weights with a kernel, or the other way round")
+        self._form()._restore(self, header, arrays)

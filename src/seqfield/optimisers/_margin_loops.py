@@ -49,13 +49,13 @@ class Task(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """The working sets: room for ``capacity`` labellings of each sequence, ``count`` of them there.
+    """The working sets: room for ``capacity`` labellings of each sequence, ``held`` of them there.
 
     Entry e of sequence i is at first[i] + e; its inner products with entry f at
     square[i] + e capacity[i] + f, its labels from spot[i] + e length[i].
     """
 
-    count: Ints
+    held: Ints
     capacity: Ints
     first: Ints
     square: Ints
@@ -172,7 +172,7 @@ def _best_outside(task: Any, sets: Any, i: Any, gold: Any, node: Any, found: Any
 
     With slack rescaling that of the least margin: it asks for some if any does.
     """
-    l, k = node.shape[0], sets.count[i] + 2
+    l, k = node.shape[0], sets.held[i] + 2
     labels, values = np.empty((k, l), np.int32), np.empty((1, k))
     extra = 1.0 if task.margin == HAMMING else 0.0
     _add_cost(gold, node, extra)
@@ -189,7 +189,7 @@ def _best_outside(task: Any, sets: Any, i: Any, gold: Any, node: Any, found: Any
 
 @inlined
 def _is_member(sets: Any, i: Any, labels: Any) -> Any:
-    for e in range(sets.count[i]):
+    for e in range(sets.held[i]):
         if _distance(labels, _labels_of(sets, i, e, labels.shape[0])) == 0:
             return True
     return False
@@ -234,13 +234,13 @@ def _enter(
 
     values (l, S) and steps (S, S) are scratch.
     """
-    a, l, e = task.begin[i], labels.shape[0], sets.count[i]
+    a, l, e = task.begin[i], labels.shape[0], sets.held[i]
     gold, width = task.gold[a : a + l], sets.capacity[i]
     at = sets.first[i] + e
     sets.need[at], sets.factor[at] = _terms(task.margin, _distance(gold, labels))
     sets.alpha[at], sets.idle[at] = 0.0, 0
     _labels_of(sets, i, e, l)[:] = labels
-    sets.count[i] = e + 1
+    sets.held[i] = e + 1
     _values_of(task, store, i, labels, marks, values)
     steps[:] = 0.0
     for t in range(1, l):
@@ -342,14 +342,14 @@ def visit(
         a, l, first = task.begin[i], task.end[i] - task.begin[i], sets.first[i]
         gold, new = task.gold[a : a + l], False
         marks[:l] = False
-        for e in range(sets.count[i]):
+        for e in range(sets.held[i]):
             y = _labels_of(sets, i, e, l)
             for t in range(l):
                 marks[t] |= y[t] != gold[t]
         _read(task, store, i, every if decode else marks, node)
         # every margin before one of them is changed
         worst = 0.0
-        for e in range(sets.count[i]):
+        for e in range(sets.held[i]):
             y = _labels_of(sets, i, e, l)
             m = _margin(gold, y, node, task.edge)
             g[e] = sets.need[first + e] - sets.factor[first + e] * m
@@ -366,7 +366,7 @@ def visit(
                 new = asked > worst + 1e-12 * (1.0 + worst)
                 new = new and not _is_member(sets, i, found[:l])
                 if new:
-                    g[sets.count[i]] = asked
+                    g[sets.held[i]] = asked
                     for t in range(l):
                         marks[t] |= found[t] != gold[t]
         n_wanted = 0
@@ -378,15 +378,13 @@ def visit(
             return k, gain, n_wanted
         if new:
             _enter(task, sets, store, i, found[:l], marks, values, steps)
-        count, width = sets.count[i], sets.capacity[i]
+        count, width = sets.held[i], sets.capacity[i]
         if count == 0:
             continue
         alpha = sets.alpha[first : first + count]
         before[:count] = alpha
         square = sets.gram[sets.square[i] : sets.square[i] + width * width]
-        got = _solve(
-            square.reshape((width, width)), g[:count], alpha, task.cost[i], task.slack
-        )
+        got = _solve(square.reshape((width, width)), g[:count], alpha, task.cost[i], task.slack)
         if got == np.inf:
             return k, np.inf, 0
         gain += got
@@ -433,7 +431,7 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
         out[i] = 0.0
         _read(task, store, i, every, node)
         here = node[:l]
-        for e in range(sets.count[i]):
+        for e in range(sets.held[i]):
             m = _margin(gold, _labels_of(sets, i, e, l), here, task.edge)
             alpha, need = sets.alpha[first + e], sets.need[first + e]
             out[i, 1] += alpha * need
@@ -479,8 +477,8 @@ def repack(old: Any, new: Any, lengths: Any, patience: Any) -> None:
     part in the solution for ``patience`` visits."""
     for i in range(lengths.shape[0]):
         kept, l = 0, lengths[i]
-        places = np.empty(old.count[i], np.int64)
-        for e in range(old.count[i]):
+        places = np.empty(old.held[i], np.int64)
+        for e in range(old.held[i]):
             if old.alpha[old.first[i] + e] > 0.0 or old.idle[old.first[i] + e] < patience:
                 places[kept] = e
                 kept += 1
@@ -495,4 +493,4 @@ def repack(old: Any, new: Any, lengths: Any, patience: Any) -> None:
                 new.gram[new.square[i] + f * new.capacity[i] + h] = old.gram[
                     old.square[i] + e * old.capacity[i] + places[h]
                 ]
-        new.count[i] = kept
+        new.held[i] = kept

@@ -1,6 +1,7 @@
 """Maximum margins by working sets (Altun 2005, algorithm 5).
 
-    min over f   1/2 |f|^2 + sum_i C_i slack_i    with   slack_i >= need(y) - factor(y) (F(y_i) - F(y))
+    min over f   1/2 |f|^2 + sum_i C_i slack_i
+    with         slack_i >= need(y) - factor(y) (F(gold) - F(y))
 
 for all labellings y of sequence i: need and factor are 1 and 1 (unit margin), h and 1 (Hamming
 margin) or h and h (slack rescaling) at Hamming distance h. The dual has a coefficient for each
@@ -39,6 +40,8 @@ WORTH = 0.1
 PATIENCE = 100
 #: of the gap that is allowed in the end, what sequences that are left out may keep
 SKIPPED = 0.1
+#: pieces of work for threads
+PIECES = 16
 #: labellings that one sequence may need if each has a slack of its own
 MOST = 1000
 
@@ -119,7 +122,9 @@ class _Fit:
         self.rng = np.random.default_rng(method.seed)
         self.order = np.arange(n)
         # a fixed number of pieces for threads to take
-        self.pieces = [(int(p[0]), int(p[-1]) + 1) for p in np.array_split(np.arange(n), 16) if len(p)]
+        self.pieces = [
+            (int(p[0]), int(p[-1]) + 1) for p in np.array_split(np.arange(n), 16) if len(p)
+        ]
         self.wanted = np.empty(int(self.lengths.max()), np.int64)
 
     def improve(self) -> None:
@@ -127,7 +132,7 @@ class _Fit:
         order = self.rng.permutation(self.order)
         self._make_room(order)
         first = self._visit(order, decode=True)
-        order = order[self.sets.count[order] > 0]
+        order = order[self.sets.held[order] > 0]
         for _ in range(REPEATS):
             if self._visit(order, decode=False) < WORTH * first:
                 break
@@ -151,7 +156,7 @@ class _Fit:
             # f / share reaches every margin
             share = float(reached.min())
             primal = 0.5 * norm / share**2 if share > 0 else np.inf
-            self.order = np.flatnonzero((reached < 1.0) | (self.sets.count > 0))
+            self.order = np.flatnonzero((reached < 1.0) | (self.sets.held > 0))
         else:
             primal = 0.5 * norm + float(cost.sum())
             # the gap is the sum of those of the sequences
@@ -163,9 +168,9 @@ class _Fit:
     def support(self) -> list[Support]:
         """The labellings with a coefficient above 0, by sequence and falling coefficient."""
         sets, found = self.sets, []
-        for i in np.flatnonzero(self.sets.count):
+        for i in np.flatnonzero(self.sets.held):
             l, first = int(self.lengths[i]), sets.first[i]
-            alpha = sets.alpha[first : first + sets.count[i]]
+            alpha = sets.alpha[first : first + sets.held[i]]
             for e in np.argsort(-alpha, kind="stable"):
                 if alpha[e] > 0:
                     at = sets.spot[i] + e * l
@@ -194,7 +199,7 @@ class _Fit:
     def _make_room(self, order: Ints) -> None:
         """Room for one more labelling of each sequence that is visited."""
         sets = self.sets
-        full = order[sets.count[order] == sets.capacity[order]]
+        full = order[sets.held[order] == sets.capacity[order]]
         if not len(full):
             return
         if self.method.slack == "labelling" and sets.capacity[full].max() >= MOST:
