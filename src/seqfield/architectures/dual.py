@@ -55,13 +55,19 @@ class Dual(Lookup):
     covariance : G over the distinct tokens
     eta : scale of the transitions in the kernel; 0 leaves them out
     budget : bytes for weights, or for rows of the gram matrix that are not held anyway
+    dtype : of such rows
     """
 
     def __init__(
-        self, n_labels: int, covariance: Covariance, eta: float = 1.0, budget: float = 4 * GIB
+        self,
+        n_labels: int,
+        covariance: Covariance,
+        eta: float = 1.0,
+        budget: float = 4 * GIB,
+        dtype: str = "float64",
     ) -> None:
         super().__init__(n_labels, covariance.size)
-        self.covariance, self.budget = covariance, budget
+        self.covariance, self.budget, self.dtype = covariance, budget, np.dtype(dtype)
         self.eta = float(number("eta", eta, low=0))
 
     def lift(self, theta: Floats) -> Values:
@@ -111,9 +117,10 @@ class Growing:
         n = cov.size
         slot, gram = np.arange(n), getattr(cov, "gram", no_table)
         if not isinstance(cov, Matrix):
-            self._check(8.0 * n * longest, f"gram rows of a sequence of {longest} tokens")
-            held = min(n, int(self.dual.budget / (8.0 * n)))
-            slot, gram = np.full(n, -1), np.empty((held, n))
+            row = float(dual.dtype.itemsize * n)
+            self._check(row * longest, f"gram rows of a sequence of {longest} tokens")
+            held = min(n, int(self.dual.budget / row))
+            slot, gram = np.full(n, -1), np.empty((held, n), dual.dtype)
             self._spare = longest  # the last rows change hands
         empty = np.zeros(0, np.int32)
         self.store = Store(

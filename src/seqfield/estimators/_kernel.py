@@ -39,7 +39,7 @@ GIB = 2.0**30
 #: numbers that a fit may leave, and model files keep
 NUMBERS = ("C_", "c2_", "eta_", "objective_", "gap_", "log_evidence_", "log_evidence_error_")
 #: what only some ways of fitting leave
-OPTIONAL = ("path_", "n_chosen_", "cliques_", "log_evidence_", "log_evidence_error_")
+OPTIONAL = ("path_", "n_chosen_", "cliques_", "support_", "log_evidence_", "log_evidence_error_")
 
 
 class Tokens(NamedTuple):
@@ -155,7 +155,9 @@ class KernelEstimator(DescentEstimator):
     def _prepare_dual(self) -> None:
         """An architecture for optimisers that change few coefficients at a time."""
         self._cov = self._covariance(self._kernels[0], on_demand=True)
-        self._architecture = Dual(len(self._labels), self._cov, self._given_eta(), self._budget)
+        self._architecture = Dual(
+            len(self._labels), self._cov, self._given_eta(), self._budget, self.gram_dtype
+        )
 
     def _keep_dual(self, theta: Floats) -> None:
         """What prediction needs of a function over that architecture; the rest may go."""

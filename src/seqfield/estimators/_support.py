@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+import numpy as np
+
+from seqfield.labels import Targets
+from seqfield.optimisers.margin import Labelling
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class SupportSequence:
 class Support:
     """The support sequences of a fit.
 
-    ``sequences``: every labelling with a coefficient above 0, by training sequence and falling
+    ``sequences``: every labelling with a coefficient other than 0, by training sequence and falling
     coefficient; ``gold``: the known labels of the training sequences that have some;
     ``n_sequences``: training sequences in all.
 
@@ -37,6 +42,23 @@ class Support:
     sequences: list[SupportSequence]
     gold: dict[int, list[Any]]
     n_sequences: int
+
+    @classmethod
+    def of_labellings(
+        cls, found: Iterable[Labelling], known: Targets, used: Any, names: list[Any]
+    ) -> Support:
+        """From labellings in codes; ``used`` are the user's numbers of the sequences."""
+        codes, offsets = known.codes, known.offsets
+        sequences, gold = [], {}
+        for i, coefficient, begin, labels in found:
+            a, b, own = int(offsets[i]), int(offsets[i + 1]), int(used[i])
+            where = np.flatnonzero(labels != codes[begin : begin + len(labels)])
+            gold[own] = [names[code] if code >= 0 else None for code in codes[a:b]]
+            positions = tuple((where + begin - a).tolist())
+            changed = tuple(names[k] for k in labels[where])
+            sequences.append(SupportSequence(own, coefficient, positions, changed))
+        sequences.sort(key=lambda one: (one.sequence, -one.coefficient))
+        return cls(sequences, gold, len(offsets) - 1)
 
     def __len__(self) -> int:
         return len(self.sequences)

@@ -18,6 +18,7 @@ from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator, Tokens
 from seqfield.estimators._laplace import log_evidence, posterior_samples
 from seqfield.estimators._objective import Objective
+from seqfield.estimators._support import Support
 from seqfield.kernels.covariance import Root
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
@@ -26,6 +27,7 @@ from seqfield.losses.marginal import MarginalLoss
 from seqfield.optimisers._base import Result
 from seqfield.optimisers.greedy import Greedy, Selection
 from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.optimisers.margin import Labelling
 from seqfield.optimisers.newton import NewtonCG
 from seqfield.optimisers.pickers import Coordinates, Labellings
 from seqfield.priors import ElasticNet
@@ -105,7 +107,8 @@ class GPSC(KernelEstimator):
     gap_ : proven bound on objective_ minus the optimum of the dense problem
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
     path_ : rounds of a sparse method (`seqfield.optimisers.greedy.Round`); n_chosen_ : distinct
-        tokens among its coordinates
+        tokens among its coordinates; support_ : the labelled sequences that method="sequence"
+        chose (`print` it), not in model files
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -129,6 +132,8 @@ class GPSC(KernelEstimator):
     optimize_kernel: bool
     evidence_tokens: int
     _basis: Root
+    _gold: Targets
+    _picked: Labellings
 
     def __init__(
         self,
@@ -204,6 +209,7 @@ class GPSC(KernelEstimator):
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         numbered, s = super()._prepare(data, targets, weights), len(self._labels)
+        self._gold = targets
         self.c2_, self.eta_ = float(number("c2", self.c2, low=0)), self._given_eta()
         if self.optimize_kernel:
             self._learn_kernel(data, targets, weights)
@@ -265,6 +271,8 @@ class GPSC(KernelEstimator):
             self._random(),
             number("slope_tol", self.slope_tol, low=0),
         )
+        if isinstance(pick, Labellings):
+            self._picked = pick
         if self.update != "new":
             columns = 1 if self.method == "sparse" else len(self._labels)
             self._check_atoms(most * columns)
@@ -314,10 +322,24 @@ class GPSC(KernelEstimator):
             result = result._replace(theta=theta, value=value, gradient=gradient)
             self.path_ = result.trace[0].rounds
             self.n_chosen_ = int(np.count_nonzero(gram.coefficients(theta).any(axis=1)))
+            if self.method == "sequence":
+                self.support_ = self._support(result.trace[0])
+                del self._picked
         super()._finish(goal, theta, result)
         steps = gram.lift(theta).transitions
         self._keep([self._cov.function(gram.coefficients(theta))], steps[None])
-        del self.theta_, self._architecture, self._cov, self._tokens
+        del self.theta_, self._architecture, self._cov, self._tokens, self._gold
+
+    def _support(self, found: Selection) -> Support:
+        """The chosen labelled sequences."""
+        values = found.coefficients(len(found.rounds))
+        labels, offsets = self._picked.labels, self._gold.offsets
+        chosen = [
+            Labelling(i, float(value), int(offsets[i]), y)
+            for (i, y), value in zip((labels[atom] for atom in found.atoms), values, strict=True)
+        ]
+        names = self._labels.names
+        return Support.of_labellings(chosen, self._gold, self._used, names)
 
     def _keep_posterior(self, goal: Objective) -> None:
         """Keep the MAP estimate and draws from the posterior around it."""
@@ -333,7 +355,7 @@ class GPSC(KernelEstimator):
         steps = np.zeros((len(every), s * s))
         steps[:, : every.shape[1] - r * s] = np.sqrt(self.eta_) * every[:, r * s :]
         self._keep([self._basis.function(b)], steps.reshape(-1, s, s))
-        del self.theta_, self._architecture, self._basis, self._tokens
+        del self.theta_, self._architecture, self._basis, self._tokens, self._gold
 
     def _as_dense(self, gram: Gram, values: Values, found: Selection) -> Floats:
         """The chosen function as parameters of the dense problem, whose bound then holds."""

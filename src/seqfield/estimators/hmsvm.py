@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-
 from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._objective import Objective
-from seqfield.estimators._support import Support, SupportSequence
+from seqfield.estimators._support import Support
 from seqfield.labels import Targets
 from seqfield.optimisers._base import Result
 from seqfield.optimisers.margin import MARGINS, SLACKS, MaxMargin
-from seqfield.optimisers.margin import Support as Labelling
 from seqfield.sequences import Sequences
 
 CHOICES = {
@@ -155,19 +152,9 @@ class HMSVM(KernelEstimator):
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         super()._finish(goal, theta, result)
         margins = result.trace[0]
-        self.path_, self.support_ = margins.passes, self._report(margins.support)
+        self.path_ = margins.passes
+        self.support_ = Support.of_labellings(
+            margins.support, self._gold, self._used, self._labels.names
+        )
         self._keep_dual(theta)
         del self._gold
-
-    def _report(self, found: list[Labelling]) -> Support:
-        codes, offsets, names = self._gold.codes, self._gold.offsets, self._labels.names
-        sequences, gold = [], {}
-        for i, alpha, begin, labels in found:
-            a, b = int(offsets[i]), int(offsets[i + 1])
-            where = np.flatnonzero(labels != codes[begin : begin + len(labels)])
-            own = int(self._used[i])
-            gold[own] = [names[code] if code >= 0 else None for code in codes[a:b]]
-            positions = tuple((where + begin - a).tolist())
-            changed = tuple(names[k] for k in labels[where])
-            sequences.append(SupportSequence(own, alpha, positions, changed))
-        return Support(sequences, gold, len(offsets) - 1)

@@ -55,11 +55,11 @@ class Pass(NamedTuple):
     n_support: int
 
 
-class Support(NamedTuple):
-    """Labellings with a coefficient above 0: sequence, coefficient, first token, labels."""
+class Labelling(NamedTuple):
+    """A run of labels of a training sequence, from token ``begin`` on, and its coefficient."""
 
     sequence: int
-    alpha: float
+    coefficient: float
     begin: int
     labels: NDArray[np.int32]
 
@@ -68,7 +68,7 @@ class Margins(NamedTuple):
     """What the way to the solution was, and what it consists of."""
 
     passes: list[Pass]
-    support: list[Support]
+    support: list[Labelling]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class _Fit:
             self.order = np.flatnonzero(~(gaps <= allowed))
         return Pass(primal, dual, primal - dual, int(np.count_nonzero(total)))
 
-    def support(self) -> list[Support]:
+    def support(self) -> list[Labelling]:
         """The labellings with a coefficient above 0, by sequence and falling coefficient."""
         sets, found = self.sets, []
         for i in np.flatnonzero(self.sets.held):
@@ -176,7 +176,7 @@ class _Fit:
                     at = sets.spot[i] + e * l
                     labels = sets.labels[at : at + l].copy()
                     begin = int(self.task.begin[i])
-                    found.append(Support(int(self.sequence[i]), float(alpha[e]), begin, labels))
+                    found.append(Labelling(int(self.sequence[i]), float(alpha[e]), begin, labels))
         return found
 
     def _visit(self, order: Ints, *, decode: bool) -> float:

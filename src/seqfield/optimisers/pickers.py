@@ -111,7 +111,8 @@ class Labellings:
     rule: Rule
     rng: np.random.RandomState
     tol: float = 0.0
-    _seen: set[Atom] = field(default_factory=set)
+    #: the sequence and the labels of each atom that was ever picked
+    labels: dict[Atom, tuple[int, NDArray[np.int32]]] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
         """The next labelled sequences."""
@@ -126,8 +127,9 @@ class Labellings:
         for i in order:
             up = both[0] if both[0].score[i] >= both[1].score[i] else both[1]
             atom = self._atom(i, up.labels, slopes.atoms.size)
-            if len(atoms) < self.size and best[i] > self.tol and atom not in self._seen:
-                self._seen.add(atom)
+            if len(atoms) < self.size and best[i] > self.tol and atom not in self.labels:
+                own = up.labels[self.offsets[i] : self.offsets[i + 1]]
+                self.labels[atom] = int(i), own
                 atoms.append(atom)
         return atoms
 
