@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from seqfield.errors import BudgetError, InputError
 from seqfield.kernels import RBF, Columns, Constant, Linear, Normalized, Polynomial
-from seqfield.kernels.explicit import Quadratic, restore
+from seqfield.kernels.combined import Quadratic, Triples
+from seqfield.kernels.explicit import restore
 
 
 def binary(n=30, width=40, seed=0):
@@ -24,7 +27,11 @@ EXPANDABLE = [
     Polynomial(2, 0.0),
     Polynomial(2, 1.0),
     Polynomial(2, 0.3),
+    Polynomial(3, 1.0),
+    Polynomial(3, 0.7),
+    Polynomial(3, 2.5),
     3 * Polynomial(2) + Linear() + 0.5,
+    Normalized(Polynomial(3)),
     0 * Polynomial(2) + Linear(),
     Normalized(Linear()),
     Normalized(Polynomial(2)) + 2 * Normalized(Linear() + 1),
@@ -50,7 +57,9 @@ def test_features_are_the_kernel(kernel):
         np.testing.assert_array_equal(getattr(again, part), getattr(there, part))
 
 
-@pytest.mark.parametrize("kernel", [RBF(1.0), Polynomial(3), Linear() * Linear(), Linear() ** 2])
+@pytest.mark.parametrize(
+    "kernel", [RBF(1.0), Polynomial(3, 0.0), Polynomial(4), Linear() * Linear(), Linear() ** 2]
+)
 def test_no_features(kernel):
     for k in (kernel, Linear() + kernel, kernel + Linear(), 2 * kernel, Columns(kernel, [0])):
         assert k.expansion(binary()) is None
@@ -116,9 +125,52 @@ def test_wide_tokens():
     np.testing.assert_allclose((features @ features.T).toarray(), Polynomial(2)(x), rtol=1e-12)
 
 
-def test_values_other_than_ones_at_prediction():
+def test_many_triples():
+    """More triples than the first tables hold, against a plain loop."""
+    x = binary(300, 150, seed=2)
+    expansion = Triples.learn(x)
+    expected = {
+        (i * 150 + j) * 150 + k
+        for a, b in zip(x.indptr[:-1], x.indptr[1:], strict=True)
+        for i, j, k in combinations(np.sort(x.indices[a:b]).tolist(), 3)
+    }
+    assert len(expected) > 2**17
+    assert len(expansion.keys) == len(expected)
+    assert set(expansion.keys.tolist()) == expected
+    features = expansion.transform(x)
+    for a, b in zip(features.indptr[:-1], features.indptr[1:], strict=True):
+        assert (np.diff(features.indices[a:b]) > 0).all()
+
+
+def test_triples_of_wide_tokens():
+    """Keys of triples must be below 2^63."""
+    x = binary(20, 100)
+    for width, there in ((Triples.WIDEST, True), (Triples.WIDEST + 1, False)):
+        columns = width - 100 + np.arange(100)
+        wide = sp.csr_array((x.data, columns[x.indices], x.indptr), shape=(20, width))
+        expansion = Polynomial(3).expansion(wide)
+        assert (expansion is not None) == there
+        if there:
+            phi = expansion.transform(wide)
+            np.testing.assert_allclose((phi @ phi.T).toarray(), Polynomial(3)(x), rtol=1e-12)
+
+
+def test_budget_of_triples():
     x = binary()
-    expansion = Polynomial(2).expansion(x)
+    n = np.diff(x.indptr).astype(int)
+    entries = n * (n - 1) * (n - 2) // 6 + 1 + n + n * (n - 1) // 2
+    need = 12 * int(entries.sum())
+    assert Polynomial(3).expansion(x, need) is not None
+    with pytest.raises(BudgetError, match="pairs of features"):
+        Polynomial(3).expansion(x, need - 1)
+    with pytest.raises(BudgetError, match="triples of features"):
+        Polynomial(3).expansion(x, 100)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_values_other_than_ones_at_prediction(degree):
+    x = binary()
+    expansion = Polynomial(degree).expansion(x)
     for use in (expansion.transform, expansion.squared_norms):
         with pytest.raises(InputError, match="have other values"):
             use(2 * x)

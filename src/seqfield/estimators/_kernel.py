@@ -221,8 +221,11 @@ class KernelEstimator(DescentEstimator):
 
     def _expanded(self, kernel: Kernel, x: Any, budget: float) -> Covariance | None:
         """The covariance by explicit features, if there are any; "auto" wants a real saving."""
+        n = x.shape[0]
+        # a sparse product costs about four times as much a number as a dense one
+        worth = budget if self.explicit is True else min(budget, 12.0 * n**2 / 8)
         try:
-            expansion = kernel.expansion(x, budget)
+            expansion = kernel.expansion(x, worth)
         except BudgetError:
             if self.explicit is True:
                 raise
@@ -236,8 +239,7 @@ class KernelEstimator(DescentEstimator):
             return None
         found = Explicit(expansion, x)
         size = found.features.nnz if hasattr(found.features, "nnz") else found.features.size
-        # a sparse product costs about four times as much a number as a dense one
-        return found if self.explicit is True or 8 * size < found.size**2 else None
+        return found if self.explicit is True or 8 * size < n**2 else None
 
     def _check_atoms(self, most: int) -> None:
         """Raise a `BudgetError` if the values of this many atoms at all tokens take too much."""

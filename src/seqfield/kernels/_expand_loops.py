@@ -1,7 +1,7 @@
-"""Compiled loops that number the pairs of features of sparse rows.
+"""Compiled loops that number the pairs and the triples of features of sparse rows.
 
-Pairs lie in a table of slots found by a hash: ``slots`` holds the keys (-1 if free), ``places``
-the numbers of the pairs.
+They lie in a table of slots found by a hash: ``slots`` holds the keys (-1 if free), ``places`` the
+numbers of the subsets.
 """
 
 from __future__ import annotations
@@ -38,6 +38,25 @@ def table_of(keys: Any) -> Any:
     return slots, places
 
 
+@inlined
+def _insert(keys: Any, slots: Any, n: Any, key: Any) -> Any:
+    """The key put in if it is new; tables that may have grown, and their number of keys."""
+    at = _find(slots, key)
+    if slots[at] >= 0:
+        return keys, slots, n
+    if n == keys.shape[0]:  # the table is half full: one of twice the size
+        more = np.empty(2 * n, np.int64)
+        more[:n] = keys
+        keys = more
+        slots = np.full(4 * n, -1, np.int64)
+        for k in range(n):
+            slots[_find(slots, keys[k])] = keys[k]
+        at = _find(slots, key)
+    slots[at] = key
+    keys[n] = key
+    return keys, slots, n + 1
+
+
 @loop
 def find_pairs(indptr: Any, indices: Any, width: Any) -> Any:
     """Keys i * width + j of the pairs i < j in rows of rising indices, as they first appear."""
@@ -48,21 +67,7 @@ def find_pairs(indptr: Any, indices: Any, width: Any) -> Any:
         for a in range(indptr[t], indptr[t + 1]):
             start = np.int64(indices[a]) * width
             for b in range(a + 1, indptr[t + 1]):
-                key = start + indices[b]
-                at = _find(slots, key)
-                if slots[at] >= 0:
-                    continue
-                if n == keys.shape[0]:  # the table is half full: one of twice the size
-                    more = np.empty(2 * n, np.int64)
-                    more[:n] = keys
-                    keys = more
-                    slots = np.full(4 * n, -1, np.int64)
-                    for k in range(n):
-                        slots[_find(slots, keys[k])] = keys[k]
-                    at = _find(slots, key)
-                slots[at] = key
-                keys[n] = key
-                n += 1
+                keys, slots, n = _insert(keys, slots, n, start + indices[b])
     return keys[:n].copy()
 
 
@@ -99,4 +104,45 @@ def expand(indptr: Any, indices: Any, width: Any, slots: Any, places: Any) -> An
                     out[k] = 1 + width + places[at]
                     k += 1
         out[pairs:k].sort()
+    return starts, out
+
+
+@loop
+def find_triples(indptr: Any, indices: Any, width: Any) -> Any:
+    """Keys (i * width + j) * width + k of the triples i < j < k, as they first appear."""
+    slots = np.full(1 << 16, -1, np.int64)
+    keys = np.empty(1 << 15, np.int64)
+    n = 0
+    for t in range(indptr.shape[0] - 1):
+        for a in range(indptr[t], indptr[t + 1]):
+            for b in range(a + 1, indptr[t + 1]):
+                start = (np.int64(indices[a]) * width + indices[b]) * width
+                for c in range(b + 1, indptr[t + 1]):
+                    keys, slots, n = _insert(keys, slots, n, start + indices[c])
+    return keys[:n].copy()
+
+
+@loop
+def expand_triples(indptr: Any, indices: Any, width: Any, slots: Any, places: Any) -> Any:
+    """The triples of each row that are in the table, in rising order of their numbers."""
+    n = indptr.shape[0] - 1
+    starts, out = np.zeros(n + 1, np.int64), np.empty(0, np.int32)
+    for write in (False, True):
+        for t in range(n):
+            found = starts[t]
+            for a in range(indptr[t], indptr[t + 1]):
+                for b in range(a + 1, indptr[t + 1]):
+                    start = (np.int64(indices[a]) * width + indices[b]) * width
+                    for c in range(b + 1, indptr[t + 1]):
+                        at = _find(slots, start + indices[c])
+                        if slots[at] >= 0:
+                            if write:
+                                out[found] = places[at]
+                            found += 1
+            if write:
+                out[starts[t] : found].sort()
+            else:
+                starts[t + 1] = found
+        if not write:
+            out = np.empty(starts[n], np.int32)
     return starts, out

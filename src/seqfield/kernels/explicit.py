@@ -7,7 +7,6 @@ corpus. An `Expansion` is learned on training tokens and maps any tokens to the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from seqfield._checks import number
-from seqfield.errors import BudgetError, InputError
-from seqfield.kernels import _expand_loops
-from seqfield.kernels._pairs import as_matrix, canonical, squared_norms
+from seqfield.errors import InputError
+from seqfield.kernels._pairs import as_matrix, squared_norms
 from seqfield.persist import Arrays, prefixed, under
 
 Floats = NDArray[np.float64]
@@ -115,7 +113,7 @@ class Same(Expansion):
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
-        return cls(_width(own))
+        return cls(width_of(own))
 
 
 class Ones(Expansion):
@@ -138,7 +136,7 @@ class Ones(Expansion):
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
-        return cls(_width(own), number("value", own["value"], low=0))
+        return cls(width_of(own), number("value", own["value"], low=0))
 
 
 class Times(Expansion):
@@ -238,90 +236,7 @@ class Chosen(Expansion):
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
         (inner,) = parts
-        return cls(inner, _whole(arrays["columns"]), _width(own))
-
-
-class Quadratic(Expansion):
-    """(x . z + c)^2 on tokens of ones and zeros: [c, sqrt(2c + 1) x_i, sqrt(2) x_i x_j (i < j)].
-
-    For such x, x_i^2 = x_i, so (x . z)^2 = sum_i x_i z_i + 2 sum_{i<j} x_i x_j z_i z_j. Only pairs
-    that training tokens have get columns: the weight of any other is 0 at the optimum.
-
-    ``keys`` are the pairs as i * width + j, in the order of their columns.
-
-    >>> x = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))
-    >>> found = Quadratic.learn(x, 1.0)
-    >>> phi = found.transform(x)
-    >>> phi.shape, (phi @ phi.T).toarray().round(9).tolist()
-    ((2, 6), [[9.0, 4.0], [4.0, 9.0]])
-    """
-
-    def __init__(self, width: int, coef0: float, keys: Ints) -> None:
-        self.width, self.coef0, self.keys = width, coef0, keys
-        self.n_columns = 1 + width + len(keys)
-
-    @classmethod
-    def learn(cls, x: Any, coef0: float, budget: float = np.inf) -> Quadratic | None:
-        """The expansion with the pairs that occur in x; None if x is not sparse or not binary."""
-        if not sp.issparse(x):
-            return None
-        x = canonical(x)
-        if not (x.data == 1).all():
-            return None
-        lengths = np.diff(x.indptr).astype(np.int64)
-        entries = int((1 + lengths + lengths * (lengths - 1) // 2).sum())
-        need = 12 * entries  # a float64 and an int32 each
-        if need > budget:
-            raise BudgetError(
-                f"the pairs of features of {x.shape[0]} tokens are {entries} numbers, "
-                f"{need / 2**30:.3g} GiB; the budget is {budget / 2**30:.3g} GiB. Use fewer "
-                'features a token, or method="sparse", n_landmarks= or a larger gram_budget='
-            )
-        keys = _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1])
-        if 1 + x.shape[1] + len(keys) >= 2**31:
-            raise BudgetError(f"{len(keys)} pairs of features are more than 2^31 columns")
-        return cls(x.shape[1], coef0, keys)
-
-    @cached_property
-    def _table(self) -> tuple[Ints, NDArray[np.int32]]:
-        slots, places = _expand_loops.table_of(self.keys)
-        return slots, places
-
-    def _binary(self, x: Any) -> Any:
-        x = canonical(sp.csr_array(x))
-        if not (x.data == 1).all():
-            raise InputError(
-                "this model was trained on pairs of features that are 0 or 1, and these tokens "
-                "have other values: train with explicit=False for such features"
-            )
-        return x
-
-    def _transform(self, x: Any) -> Any:
-        x = self._binary(x)
-        indptr, indices = _expand_loops.expand(x.indptr, x.indices, self.width, *self._table)
-        # c, then sqrt(2c + 1) for the single features, then sqrt(2) for the pairs
-        data = np.full(len(indices), np.sqrt(2.0))
-        data[indices <= self.width] = np.sqrt(2.0 * self.coef0 + 1.0)
-        data[indptr[:-1]] = self.coef0
-        if len(indices) < 2**31:  # row starts of the type of the columns, or scipy copies those
-            indptr = indptr.astype(np.int32)
-        return sp.csr_array((data, indices, indptr), shape=(x.shape[0], self.n_columns))
-
-    def _squared_norms(self, x: Any) -> Floats:
-        lengths: Floats = np.diff(self._binary(x).indptr).astype(np.float64)
-        return np.square(lengths + self.coef0)
-
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width, "coef0": self.coef0}, {"keys": self.keys}
-
-    @classmethod
-    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
-        keys, width = _whole(arrays["keys"]), _width(own)
-        if len(keys):
-            i, j = np.divmod(keys, width)
-            if keys.min() < 0 or not (i < j).all() or len(np.unique(keys)) != len(keys):
-                raise InputError("damaged expansion: its pairs of features do not fit")
-        return cls(width, number("coef0", own["coef0"], low=0), keys)
+        return cls(inner, whole_numbers(arrays["columns"]), width_of(own))
 
 
 def inverse_root(squares: Floats) -> Floats:
@@ -334,11 +249,13 @@ def inverse_root(squares: Floats) -> Floats:
     return np.where(above, 1.0, 0.0) / np.sqrt(np.where(above, squares, 1.0))
 
 
-def _width(own: Header) -> int:
+def width_of(own: Header) -> int:
+    """The number of columns that a header tells."""
     return int(number("width", own["width"], low=0, high=2**31, whole=True))
 
 
-def _whole(values: NDArray[Any]) -> Ints:
+def whole_numbers(values: NDArray[Any]) -> Ints:
+    """Checked whole numbers of a file."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise InputError("damaged expansion: whole numbers expected")
     return values.astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.kernels import explicit
+from seqfield.kernels import combined, explicit
 from seqfield.kernels._base import Floats, Kernel
 from seqfield.kernels._distinct import distinct
 from seqfield.kernels._pairs import Pairs, as_matrix, squared_norms
@@ -102,11 +102,13 @@ class Polynomial(Kernel):
         return whole_power(squared_norms(x) + self.coef0, self.degree)
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
-        """For sparse tokens of ones and degree 2: a constant, the features and their pairs."""
+        """For sparse tokens of ones, up to degree 3: a constant, the features, pairs, triples."""
         x, c = as_matrix(x), float(self.coef0)
         if self.degree == 1:
             return explicit.Beside(explicit.Ones(x.shape[1], c), explicit.Same(x.shape[1]))
-        return explicit.Quadratic.learn(x, c, budget) if self.degree == 2 else None
+        if self.degree == 2:
+            return combined.Quadratic.learn(x, c, budget)
+        return combined.cubic(x, c, budget) if self.degree == 3 else None
 
 
 class _Stationary(Kernel):

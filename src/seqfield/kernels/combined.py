@@ -1,0 +1,229 @@
+"""Explicit features of polynomial kernels on tokens of ones and zeros: pairs and triples.
+
+Such tokens have n features in common, n = x . z, and n choose m subsets of m features. So
+
+    (n + c)^2 = c^2 + (2c + 1) n + 2 (n choose 2)
+    (n + c)^3 = c^3 + (3c^2 + 3c + 1) n + 6 (c + 1) (n choose 2) + 6 (n choose 3)
+
+Only subsets that training tokens have get columns: the weight of any other is 0 at the optimum.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield._checks import number
+from seqfield.errors import BudgetError, InputError
+from seqfield.kernels import _expand_loops
+from seqfield.kernels._pairs import canonical
+from seqfield.kernels.explicit import (
+    Beside,
+    Expansion,
+    Floats,
+    Header,
+    Ints,
+    Ones,
+    Times,
+    whole_numbers,
+    width_of,
+)
+from seqfield.persist import Arrays
+
+
+class _Subsets(Expansion):
+    """Columns for subsets of features; ``keys`` are the subsets as numbers with the digits i < j
+    (< k) in base ``width``, in the order of their columns."""
+
+    word: ClassVar[str]
+    keys: Ints
+
+    @classmethod
+    def _checked_tokens(cls, x: Any, budget: float) -> Any:
+        """x in order; None if it is not sparse or not binary."""
+        if not sp.issparse(x):
+            return None
+        x = canonical(x)
+        if not (x.data == 1).all():
+            return None
+        entries = int(cls._entries(np.diff(x.indptr).astype(np.int64)).sum())
+        need = 12 * entries  # a float64 and an int32 each
+        if need > budget:
+            raise BudgetError(
+                f"the {cls.word} of features of {x.shape[0]} tokens are {entries} numbers, "
+                f"{need / 2**30:.3g} GiB; the budget is {budget / 2**30:.3g} GiB. Use fewer "
+                'features a token, or method="sparse", n_landmarks= or a larger gram_budget='
+            )
+        return x
+
+    @staticmethod
+    def _entries(n: Ints) -> Ints:
+        """Entries of rows with n features."""
+        raise NotImplementedError
+
+    def _check_columns(self) -> None:
+        if self.n_columns >= 2**31:
+            raise BudgetError(f"{len(self.keys)} {self.word} of features are 2^31 columns or more")
+
+    @cached_property
+    def _table(self) -> tuple[Ints, NDArray[np.int32]]:
+        slots, places = _expand_loops.table_of(self.keys)
+        return slots, places
+
+    def _binary(self, x: Any) -> Any:
+        x = canonical(sp.csr_array(x))
+        if not (x.data == 1).all():
+            raise InputError(
+                f"this model was trained on {self.word} of features that are 0 or 1, and these "
+                "tokens have other values: train with explicit=False for such features"
+            )
+        return x
+
+    def _csr(self, data: Floats, indices: Any, indptr: Any) -> Any:
+        if len(indices) < 2**31:  # row starts of the type of the columns, or scipy copies those
+            indptr = indptr.astype(np.int32)
+        return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.n_columns))
+
+    @staticmethod
+    def _loaded(own: Header, arrays: Arrays, size: int) -> tuple[int, Ints]:
+        """Width and keys of a file."""
+        keys, width = whole_numbers(arrays["keys"]), width_of(own)
+        digits = [keys // width**m % width if width else keys for m in range(size)]
+        rising = all((a > b).all() for a, b in zip(digits, digits[1:], strict=False))
+        if len(keys) and (
+            keys.min() < 0
+            or keys.max() >= width**size
+            or not rising
+            or len(np.unique(keys)) != len(keys)
+        ):
+            raise InputError("damaged expansion: its subsets of features do not fit")
+        return width, keys
+
+
+class Quadratic(_Subsets):
+    """(x . z + c)^2 on tokens of ones and zeros: [c, sqrt(2c + 1) x_i, sqrt(2) x_i x_j (i < j)].
+
+    >>> x = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))
+    >>> found = Quadratic.learn(x, 1.0)
+    >>> phi = found.transform(x)
+    >>> phi.shape, (phi @ phi.T).toarray().round(9).tolist()
+    ((2, 6), [[9.0, 4.0], [4.0, 9.0]])
+    """
+
+    word = "pairs"
+
+    def __init__(self, width: int, coef0: float, keys: Ints) -> None:
+        self.width, self.coef0, self.keys = width, coef0, keys
+        self.n_columns = 1 + width + len(keys)
+        self._check_columns()
+
+    @staticmethod
+    def _entries(n: Ints) -> Ints:
+        return 1 + n + n * (n - 1) // 2
+
+    @classmethod
+    def learn(cls, x: Any, coef0: float, budget: float = np.inf) -> Quadratic | None:
+        """The expansion with the pairs that occur in x; None if x is not sparse or not binary."""
+        x = cls._checked_tokens(x, budget)
+        if x is None:
+            return None
+        return cls(x.shape[1], coef0, _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1]))
+
+    def _transform(self, x: Any) -> Any:
+        x = self._binary(x)
+        indptr, indices = _expand_loops.expand(x.indptr, x.indices, self.width, *self._table)
+        # c, then sqrt(2c + 1) for the single features, then sqrt(2) for the pairs
+        data = np.full(len(indices), np.sqrt(2.0))
+        data[indices <= self.width] = np.sqrt(2.0 * self.coef0 + 1.0)
+        data[indptr[:-1]] = self.coef0
+        return self._csr(data, indices, indptr)
+
+    def _squared_norms(self, x: Any) -> Floats:
+        lengths: Floats = np.diff(self._binary(x).indptr).astype(np.float64)
+        return np.square(lengths + self.coef0)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width, "coef0": self.coef0}, {"keys": self.keys}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        width, keys = cls._loaded(own, arrays, 2)
+        return cls(width, number("coef0", own["coef0"], low=-0.5), keys)
+
+
+class Triples(_Subsets):
+    """n choose 3 for n = x . z on tokens of ones and zeros: [x_i x_j x_k (i < j < k)].
+
+    >>> x = sp.csr_array(np.array([[1, 1, 1, 0], [1, 1, 1, 1]]))
+    >>> phi = Triples.learn(x).transform(x)
+    >>> phi.shape, (phi @ phi.T).toarray().tolist()
+    ((2, 4), [[1.0, 1.0], [1.0, 4.0]])
+    """
+
+    word = "triples"
+    #: three digits in this base are below 2^63
+    WIDEST = 2**21
+
+    def __init__(self, width: int, keys: Ints) -> None:
+        self.width, self.keys, self.n_columns = width, keys, len(keys)
+        self._check_columns()
+
+    @staticmethod
+    def _entries(n: Ints) -> Ints:
+        return n * (n - 1) * (n - 2) // 6
+
+    @classmethod
+    def learn(cls, x: Any, budget: float = np.inf) -> Triples | None:
+        """With the triples that occur in x; None if x is not sparse, not binary or too wide."""
+        x = cls._checked_tokens(x, budget)
+        if x is None or x.shape[1] > cls.WIDEST:
+            return None
+        return cls(x.shape[1], _expand_loops.find_triples(x.indptr, x.indices, x.shape[1]))
+
+    def _transform(self, x: Any) -> Any:
+        x = self._binary(x)
+        found = _expand_loops.expand_triples(x.indptr, x.indices, self.width, *self._table)
+        indptr, indices = found
+        return self._csr(np.ones(len(indices)), indices, indptr)
+
+    def _squared_norms(self, x: Any) -> Floats:
+        return self._entries(np.diff(self._binary(x).indptr).astype(np.int64)).astype(np.float64)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width}, {"keys": self.keys}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        if width_of(own) > cls.WIDEST:
+            raise InputError("damaged expansion: too many features for triples")
+        return cls(*cls._loaded(own, arrays, 3))
+
+
+def cubic(x: Any, c: float, budget: float = np.inf) -> Expansion | None:
+    """The features of (x . z + c)^3, or None if x is not sparse or not binary or c is small.
+
+    With a = 3 (c + 1) and b the solution of a (2b + 1) = 3c^2 + 3c + 1 it is
+    a (n + b)^2 + 6 (n choose 3) and the rest of the constant.
+
+    >>> x = sp.csr_array(np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]))
+    >>> phi = cubic(x, 1.0).transform(x)
+    >>> (phi @ phi.T).toarray().round(9).tolist()
+    [[64.0, 64.0, 1.0], [64.0, 125.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+    a = 3.0 * (c + 1.0)
+    b = ((3.0 * c * c + 3.0 * c + 1.0) / a - 1.0) / 2.0
+    rest = c**3 - a * b * b
+    if rest < 0:
+        return None
+    triples = Triples.learn(x, budget)
+    if triples is None:
+        return None
+    spent = 12.0 * float(triples.squared_norms(x).sum())
+    pairs = Quadratic.learn(x, b, budget - spent)
+    assert pairs is not None
+    low = Beside(Ones(triples.width, rest), Times(pairs, a))
+    return Beside(low, Times(triples, 6.0))
