@@ -137,6 +137,14 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             sf.GPSC("linear", method="sparse", random_state=0),
         ),
         (("--learner", "kernelcrf", "--cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
+        (
+            ("--learner", "hmsvm", "--slack", "l2", "--margin", "unit", "-C", 0.2, "--calibrate"),
+            sf.HMSVM(C=0.2, slack="l2", margin="unit", calibrate=True, random_state=0),
+        ),
+        (
+            ("--learner", "perceptron", "--kernel", "poly2", "--calibrate"),
+            sf.StructuredPerceptron(kernel="poly2", calibrate=True, random_state=0),
+        ),
     ],
 )
 def test_train_kernel_models(tmp_path, options, own, train_file):
@@ -172,6 +180,8 @@ def test_train_calibrated(tmp_path, train_file, test_file):
         ("hmm", ("--all-features",)),
         ("crf", ("--kernel", "rbf")),
         ("gpsc", ("--cliques", 3)),
+        ("gpsc", ("--slack", "hard")),
+        ("perceptron", ("--slack-weight", 3)),
         ("kernelcrf", ("--max-iter", 3)),
     ],
 )

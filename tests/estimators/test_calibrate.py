@@ -8,7 +8,15 @@ import pytest
 import seqfield as sf
 from seqfield.chain import ChainScores, marginals, sample
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._calibration import HeldOut, fit_temperature, held_out, tempered
+from seqfield.estimators._calibration import (
+    SPREAD,
+    HeldOut,
+    fit_scaling,
+    fit_temperature,
+    held_out,
+    shifted,
+    tempered,
+)
 from seqfield.labels import Targets
 from seqfield.sequences import offsets_of
 
@@ -222,3 +230,72 @@ def test_a_temperature_without_evidence_is_one():
 def test_a_seed_repeats_it():
     a, b = (make("boost", calibrate=True).fit(X, Y).temperature_ for _ in range(2))
     assert a == b
+
+
+def biased(n=60, seed=3):
+    """Held-out scores that are four times too large and too low for the first label."""
+    rng = np.random.default_rng(seed)
+    offsets = offsets_of(rng.integers(1, 8, n))
+    node, edge = rng.normal(size=(offsets[-1], 3)), rng.normal(size=(3, 3))
+    truth = ChainScores(node, edge, offsets)
+    codes = sample(truth, 1, random_state=0)[0].astype(np.int32)
+    shift = np.array([-6.0, 1.0, 0.0])
+    scores = ChainScores(4.0 * node + shift, 4.0 * edge, offsets)
+    return HeldOut(scores, Targets(codes, None, offsets), np.ones(n)), truth, shift
+
+
+def test_scaling_finds_slope_and_offsets():
+    part, truth, shift = biased(3000)
+    found = fit_scaling([part])
+    assert found.temperature == pytest.approx(4.0, rel=0.05)
+    # an offset that all labels share has no effect; the prior keeps the sum small
+    got = found.offsets - found.offsets.mean()
+    np.testing.assert_allclose(got, -(shift - shift.mean()), atol=0.3)
+    mended = tempered(shifted(part.scores, found.offsets), found.temperature)
+    np.testing.assert_allclose(marginals(mended).node, marginals(truth).node, atol=0.03)
+
+
+def test_scaling_is_at_a_minimum():
+    part, _, _ = biased()
+    found = fit_scaling([part])
+    best = np.concatenate([[-np.log(found.temperature)], found.offsets / found.temperature])
+
+    def value(theta):
+        slope, b = np.exp(theta[0]), theta[1:]
+        scores = ChainScores(
+            slope * part.scores.node + b, slope * part.scores.edge, part.scores.offsets
+        )
+        p = marginals(scores).node[np.arange(len(part.targets.codes)), part.targets.codes]
+        return -np.log(p).sum() + 0.5 * theta @ theta / SPREAD**2
+
+    for k in range(4):
+        for step in (-1e-2, 1e-2):
+            other = best.copy()
+            other[k] += step
+            assert value(other) > value(best)
+
+
+@pytest.mark.parametrize("scheme", [None, [(a, b) for a in "AB" for b in "AB"]])
+def test_platt_in_an_estimator(scheme, tmp_path):
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(5, 2)) for _ in range(30)]
+    y = [["A" if v > 0.3 else "B" for v in x[:, 0] + rng.normal(size=5)] for x in X]
+    if scheme is not None:
+        scheme = [*scheme, (None, "A"), (None, "B"), ("A", None), ("B", None)]
+    model = sf.StructuredPerceptron(calibrate="platt", scheme=scheme, random_state=0).fit(X, y)
+    assert model.temperature_ > 0
+    assert model.offsets_.shape == (2,)
+    best = model.predict_nbest(X, 1)
+    assert [row[0][0] for row in best] == model.predict(X)
+    model.save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    for a, b in zip(again.predict_proba(X), model.predict_proba(X), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert again.predict(X) == model.predict(X)
+    # fitted again without it nothing of it is left
+    assert model.set_params(calibrate=True).fit(X, y).offsets_ is None
+
+
+def test_calibrate_must_be_known():
+    with pytest.raises(InputError, match="calibrate must be True, False or 'platt', got 'plat'"):
+        sf.CRF(calibrate="plat").fit(X, Y)

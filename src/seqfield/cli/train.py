@@ -22,6 +22,7 @@ class Learner(StrEnum):
     HMM = "hmm"
     GPSC = "gpsc"
     KERNEL_CRF = "kernelcrf"
+    HMSVM = "hmsvm"
 
 
 CLASSES = {
@@ -31,6 +32,7 @@ CLASSES = {
     Learner.HMM: "HMM",
     Learner.GPSC: "GPSC",
     Learner.KERNEL_CRF: "KernelCRF",
+    Learner.HMSVM: "HMSVM",
 }
 
 
@@ -40,6 +42,23 @@ class Method(StrEnum):
     DENSE = "dense"
     SPARSE = "sparse"
     SEQUENCE = "sequence"
+
+
+class Slack(StrEnum):
+    """Soft margins of the HM-SVM."""
+
+    L1 = "l1"
+    L2 = "l2"
+    LABELLING = "labelling"
+    HARD = "hard"
+
+
+class Margin(StrEnum):
+    """What the known labelling shall win by."""
+
+    UNIT = "unit"
+    HAMMING = "hamming"
+    SLACK = "slack"
 
 
 class Loss(StrEnum):
@@ -100,7 +119,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="gpsc, kernelcrf: linear, poly2, poly3, rbf, matern, rational_quadratic, cosine.",
+            help="gpsc, kernelcrf, hmsvm, perceptron: linear, poly2, poly3, rbf, matern, "
+            "rational_quadratic, cosine.",
             show_default=False,
         ),
     ] = None,
@@ -111,6 +131,20 @@ def train(
         int | None,
         typer.Option(min=1, help="kernelcrf: how many cliques to choose.", show_default=False),
     ] = None,
+    C: Annotated[
+        float | None,
+        typer.Option(
+            "-C",
+            "--slack-weight",
+            min=0.0,
+            help="hmsvm: weight of the slacks; by the scale of the kernel without it.",
+            show_default=False,
+        ),
+    ] = None,
+    slack: Annotated[Slack, typer.Option(help="hmsvm: the kind of soft margin.")] = Slack.L1,
+    margin: Annotated[
+        Margin, typer.Option(help="hmsvm: what the known labels shall win by.")
+    ] = Margin.HAMMING,
     c1: Annotated[float, typer.Option(min=0.0, help="CRF: weight of the L1 penalty.")] = 0.0,
     c2: Annotated[
         float | None,
@@ -207,6 +241,9 @@ def train(
         "kernel": kernel,
         "method": method.value,
         "n_cliques": cliques,
+        "C": C,
+        "slack": slack.value,
+        "margin": margin.value,
         "loss": loss.value,
         "cost": cost,
         "c1": c1,
@@ -242,6 +279,7 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
     told = {name: value for name, value in given.items() if value is not None}
     left = {"loss": "log", "cost": 1.0, "c1": 0.0, "solver": "auto", "observed_only": True}
     left |= {"early_stopping": False, "calibrate": False, "method": "dense"}
+    left |= {"slack": "l1", "margin": "hamming"}
     for name, value in told.items():
         if name == "random_state" or value != left.get(name):
             if name in own:
@@ -253,7 +291,7 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
 
 
 #: options that are not called like the argument
-OPTIONS = {"observed_only": "all-features", "n_cliques": "cliques"}
+OPTIONS = {"observed_only": "all-features", "n_cliques": "cliques", "C": "slack-weight"}
 
 
 def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
@@ -267,6 +305,8 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     ]
     if hasattr(model, "theta_"):
         rows.append(("weights", f"{len(model.theta_):,}"))
+    if hasattr(model, "support_"):
+        rows.append(("support sequences", f"{len(model.support_):,}"))
     if hasattr(model, "n_tokens_"):
         rows.append(("kernel", repr(model.kernel_)))
         rows.append(("distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"))

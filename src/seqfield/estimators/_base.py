@@ -21,7 +21,14 @@ from seqfield.chain import ChainScores
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
 from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
 from seqfield.estimators import _average, _files
-from seqfield.estimators._calibration import fit_temperature, held_out, tempered
+from seqfield.estimators._calibration import (
+    WAYS,
+    fit_scaling,
+    fit_temperature,
+    held_out,
+    shifted,
+    tempered,
+)
 from seqfield.estimators._objective import Constraint
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.labels import SETS, LabelSet, Targets, is_missing, nested
@@ -37,11 +44,12 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all sequence labellers.
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
-    encoder), ``n_features_in_``, ``temperature_`` (None unless fitted with ``calibrate=True``).
+    encoder), ``n_features_in_``, ``temperature_`` (None unless fitted with ``calibrate``) and
+    ``offsets_`` (of the labels' scores; None unless fitted with ``calibrate="platt"``).
     """
 
     #: whether a temperature for them is fitted on held-out folds
-    calibrate = False
+    calibrate: bool | str = False
     random_state: Any = None
 
     features: Any
@@ -53,6 +61,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     n_jobs: int | None
     verbose: bool | int
     temperature_: float | None
+    offsets_: Floats | None
     _labels: LabelSet
     #: free JSON notes that are saved with the model, such as how its input was read
     notes_: dict[str, Any]
@@ -118,6 +127,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, lengths: Any) -> None:
         again = self.warm_start and hasattr(self, "features_")
+        if self.calibrate not in WAYS:
+            raise InputError(f"calibrate must be True, False or 'platt', got {self.calibrate!r}")
         if again and self.calibrate:
             raise CapabilityError(
                 "calibrate=True scores folds by models trained from the beginning, which a warm "
@@ -145,11 +156,14 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not weights.all():
             self._used = kept = np.flatnonzero(weights)
             data, targets, weights = data[kept], targets[kept], weights[kept]
-        self.temperature_ = None
+        self.temperature_ = self.offsets_ = None
         self._fit(data, targets, weights)
         if self.calibrate:
             folds = held_out(self, data, targets, weights, self._random())
-            self.temperature_ = fit_temperature(folds)
+            if self.calibrate == "platt":
+                self.temperature_, self.offsets_ = fit_scaling(folds)
+            else:
+                self.temperature_ = fit_temperature(folds)
 
     def _random(self) -> np.random.RandomState:
         try:
@@ -300,7 +314,10 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _chains(self, X: Any, lengths: Any = None) -> list[ChainScores]:
         """Scores of X under the model's constraints, of each posterior draw."""
-        return [self._constrained(part) for part in self._draws(self._encode(X, lengths))]
+        chains = [self._constrained(part) for part in self._draws(self._encode(X, lengths))]
+        if self.offsets_ is not None:  # labels and probabilities shall agree
+            chains = [shifted(scores, self.offsets_) for scores in chains]
+        return chains
 
     def _constrained(self, scores: ChainScores) -> ChainScores:
         return scores if self._constraint is None else self._constraint.impose(scores)

@@ -59,6 +59,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "n_features": model.n_features_in_,
         "notes": model.notes_,
         "temperature": model.temperature_,
+        "offsets": None if model.offsets_ is None else model.offsets_.tolist(),
         "features": {"class": type(encoder).__name__, **features},
         "model": own,
     }
@@ -84,6 +85,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.n_features_in_ = int(header["n_features"])
         model.notes_ = dict(header["notes"])
         model.temperature_ = _temperature(header.get("temperature"))
+        model.offsets_ = _offsets(header.get("offsets"), len(model._labels))
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
@@ -110,6 +112,15 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
 
 def _temperature(value: Any) -> float | None:
     return None if value is None else number("temperature", value, low=np.exp(-LIMIT) / 2)
+
+
+def _offsets(values: Any, s: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    offsets = np.array([number("offset", value) for value in values], np.float64)
+    if offsets.shape != (s,):
+        raise InputError("wrong number of offsets")
+    return offsets
 
 
 def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:

@@ -114,7 +114,7 @@ class SequenceBoost(LinearEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 100,
-        calibrate: bool = False,
+        calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,
@@ -199,7 +199,8 @@ class SequenceBoost(LinearEstimator):
         if self._refitted is not None:
             raise CapabilityError("the weights were fitted again after the last round")
         out = copy.copy(self)
-        out._rounds, out.temperature_ = self._rounds[:n_rounds], None
+        out._rounds = self._rounds[:n_rounds]
+        out.temperature_ = out.offsets_ = None
         out.n_iter_ = out.best_iter_ = n_rounds
         out.objective_ = out._rounds[-1].log_loss if n_rounds else np.nan
         out.theta_ = np.zeros_like(self.theta_)
@@ -268,7 +269,7 @@ class AdaBoost(SequenceBoost):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 100,
-        calibrate: bool = False,
+        calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

@@ -61,7 +61,8 @@ class CRF(LinearEstimator):
     warm_start : start from the weights, labels and features of the last fit
     early_stopping : hold out ``validation_fraction`` of the sequences, keep the weights that are
         best on them and stop after ``patience`` iterations without gain
-    calibrate : also fit one temperature of the scores on held-out folds (three more fits)
+    calibrate : also fit one temperature of the scores on held-out folds (three more fits);
+        "platt" adds an offset for each label, which may change the labels too
     random_state : seed for held-out choices, restarts and the shuffling of "sgd"
     n_jobs : threads, -1 for all cores; results are bit-identical for every number
     verbose : True shows progress on standard error
@@ -118,7 +119,7 @@ class CRF(LinearEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 10,
-        calibrate: bool = False,
+        calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

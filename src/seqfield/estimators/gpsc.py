@@ -168,7 +168,7 @@ class GPSC(KernelEstimator):
         missing_label: Any = None,
         max_iter: int = 500,
         tol: float = 1e-5,
-        calibrate: bool = False,
+        calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

@@ -36,7 +36,7 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
     observed_only, transitions, scheme, on_violation, classes, missing_label, warm_start,
     early_stopping, validation_fraction : see `CRF`; early stopping watches the token error
     patience : epochs without gain after which early stopping gives up
-    calibrate : fit one temperature of the scores on held-out folds, for probabilities
+    calibrate : fit one temperature of the scores on held-out folds, for probabilities; see `CRF`
     random_state : seed for the order of the sequences and held-out choices
     n_jobs, verbose : see `CRF`; an epoch itself runs on one thread
     kernel : the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form
@@ -76,7 +76,7 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
-        calibrate: bool = False,
+        calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,
