@@ -35,7 +35,7 @@ def inspect(
         raise InputError(f"{label!r} is not one of the model's labels: {', '.join(names)}")
     screen = console()
     show(screen, model, _overview(estimator, model, list(names)))
-    if not hasattr(estimator, "top_weights"):
+    if not hasattr(estimator, "theta_"):
         return
     if not transitions:
         for text, name in names.items():
