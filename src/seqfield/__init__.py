@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CRF": "seqfield.estimators",
     "GPSC": "seqfield.estimators",
+    "GPSL": "seqfield.estimators",
     "HMM": "seqfield.estimators",
     "AdaBoost": "seqfield.estimators",
     "HMSVM": "seqfield.estimators",

@@ -4,6 +4,7 @@ from seqfield.estimators._files import load
 from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
 from seqfield.estimators.gpsc import GPSC
+from seqfield.estimators.gpsl import GPSL
 from seqfield.estimators.hmm import HMM
 from seqfield.estimators.hmsvm import HMSVM
 from seqfield.estimators.kernel_crf import KernelCRF
@@ -12,6 +13,7 @@ from seqfield.estimators.perceptron import StructuredPerceptron
 __all__ = [
     "CRF",
     "GPSC",
+    "GPSL",
     "HMM",
     "HMSVM",
     "AdaBoost",

@@ -253,7 +253,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 5, *, lengths: Any = None
     ) -> list[list[tuple[list[Any], float]]]:
         """For each sequence its n best labellings with their log-probabilities, best first."""
-        chains = self._posterior(self._chains(X, lengths))
+        chains = self._joint(self._chains(X, lengths))
         found = _average.nbest(chains, n, self.n_jobs)
         names = self._labels.names
         return [[([names[k] for k in codes], p) for codes, p in best] for best in found]
@@ -262,7 +262,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 1, *, random_state: Any = None, lengths: Any = None
     ) -> list[list[list[Any]]]:
         """For each sequence n labellings drawn from p(y | x)."""
-        chains = self._posterior(self._chains(X, lengths))
+        chains = self._joint(self._chains(X, lengths))
         codes = _average.sample(chains, n, random_state, self.n_jobs)
         drawn = [self._labels.decode(row, chains[0].offsets) for row in codes]
         return [[draw[i] for draw in drawn] for i in range(chains[0].n_sequences)]
@@ -273,7 +273,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
         -inf.
         """
-        chains = self._posterior(self._chains(X, lengths))
+        chains = self._joint(self._chains(X, lengths))
         rows = nested(y, chains[0].offsets, flat=lengths is not None)
         targets = self._labels.encode(rows, self.missing_label)
         return _average.log_prob(chains, targets, self.n_jobs)
@@ -321,6 +321,10 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _constrained(self, scores: ChainScores) -> ChainScores:
         return scores if self._constraint is None else self._constraint.impose(scores)
+
+    def _joint(self, chains: list[ChainScores]) -> list[ChainScores]:
+        """The same, for what needs the distribution of whole labellings."""
+        return self._posterior(chains)
 
     def _posterior(self, chains: list[ChainScores]) -> list[ChainScores]:
         """Scores whose chain distributions average to p(y | x)."""

@@ -37,7 +37,16 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 GIB = 2.0**30
 #: numbers that a fit may leave, and model files keep
-NUMBERS = ("C_", "c2_", "eta_", "objective_", "gap_", "log_evidence_", "log_evidence_error_")
+NUMBERS = (
+    "C_",
+    "bound_",
+    "c2_",
+    "eta_",
+    "objective_",
+    "gap_",
+    "log_evidence_",
+    "log_evidence_error_",
+)
 #: what only some ways of fitting leave
 OPTIONAL = ("path_", "n_chosen_", "cliques_", "support_", "log_evidence_", "log_evidence_error_")
 

@@ -98,7 +98,7 @@ class MaxMargin:
             fit.improve()
             passes.append(fit.certificate())
             primal, _, gap, _ = passes[-1]
-            converged = gap <= self.tol * abs(primal)
+            converged = bool(np.isfinite(primal)) and gap <= self.tol * abs(primal)
             stop = callback is not None and callback(Step(n_iter, fit.theta, primal))
             if converged or stop:
                 break

@@ -1,0 +1,322 @@
+"""Variational Gaussians for pseudo-likelihood models (Srijith et al. 2016, algorithm 1).
+
+Each label q has a function f_q = sqrt(a_q) R u_q at the n distinct tokens, u_q ~ N(0, I_r), where
+R R' is the gram matrix and a_q an amplitude; transitions T_d[i, q] ~ N(0, 1). The posterior is
+approximated by Gaussians, u_q ~ N(mu_q, H_q^-1) with H_q = I + a_q R' diag(lambda_q) R, and
+independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') the bound on log p(y) is
+
+    sum_t w_t ( F_t,y + M_t,y - log sum_q exp(F_tq + v_tq / 2 + M_tq + W_tq / 2) )
+    - 1/2 sum_q ( tr H_q^-1 + |mu_q|^2 + log |H_q| - r ) - 1/2 sum ( W + M^2 - log W - 1 )
+
+where M_tq and W_tq are sums over the neighbours of t. H >= I, so its Cholesky factor needs no
+jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 = r - lambda_q . v_q.
+
+The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
+covariances lambda_q = sum of softmax weights is a fixed point; a step towards it is one of natural
+gradient, so that a part of it raises the bound where the whole may not: label by label, it is
+halved until the bound rises. Amplitudes follow |mu_q|^2 = lambda_q . v_q, where the derivative of
+the bound is zero, and only if it rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from seqfield.losses.pseudo import Terms
+from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers.lbfgs import LBFGS
+
+#: halvings of a step before it is given up
+HALVINGS = 8
+#: the largest change of the logarithm of an amplitude in one step, and the least worth a step
+STRIDE, LEAST = 1.0, 0.02
+#: of the last rise of the bound, what the means may leave
+SHARE = 0.1
+
+
+class Posterior(NamedTuple):
+    """The variational posterior, and the bound after each sweep."""
+
+    amplitudes: Floats  # (S,)
+    means: Floats  # (r, S), of u
+    precisions: Floats  # (n, S), lambda
+    factors: list[Floats]  # Cholesky factors of H_q
+    steps: Floats  # (R, S, S), means of the transitions
+    step_variances: Floats
+    residuals: Floats  # (n, S), known minus expected counts of labels
+    bounds: list[float]
+
+
+@dataclass(frozen=True)
+class VariationalEM:
+    """At most ``max_iter`` sweeps, until the bound rises by less than ``tol`` of itself.
+
+    Needs ``problem`` of an objective over `architectures.neighbours.Neighbours`. ``amplitude`` is
+    "fixed", "shared" or "label".
+    """
+
+    max_iter: int = 50
+    tol: float = 1e-4
+    amplitude: str = "shared"
+    n_jobs: int | None = None
+    needs = ("problem",)
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Minimise minus the bound; theta = [mu | M] says where to start, amplitudes at 1."""
+        require("the variational method", objective, self.needs)
+        fit = _Fit(objective, theta, self.n_jobs)
+        bounds = [fit.bound()]
+        converged, n_iter = False, 0
+        for n_iter in range(1, self.max_iter + 1):
+            fit.move_means(bounds[-1] - bounds[-2] if n_iter > 1 else np.inf)
+            fit.move_covariances(each=self.amplitude == "label")
+            fit.move_steps()
+            if self.amplitude == "shared":
+                fit.move_amplitude()
+            bounds.append(fit.bound())
+            stop = callback is not None and callback(Step(n_iter, fit.theta, -bounds[-1]))
+            converged = bounds[-1] - bounds[-2] <= self.tol * abs(bounds[-1])
+            if converged or stop:
+                break
+        trace = (fit.posterior(bounds),)
+        return Result(fit.theta, -bounds[-1], None, n_iter, converged, trace)
+
+
+class _Factor(NamedTuple):
+    """H's factor, the variances v (n,) and the terms of the bound that the covariance alone has."""
+
+    lower: Floats
+    v: Floats
+    cost: float
+
+
+class _Fit:
+    """The state of one optimisation."""
+
+    def __init__(self, objective: Any, theta: Floats, n_jobs: int | None) -> None:
+        problem, architecture = objective.problem(), objective.architecture
+        self.n_jobs, self.s, self.split = n_jobs, architecture.n_labels, architecture.split
+        self.root, rows = problem.tables
+        s, distances = self.s, architecture.distances
+        self.terms = Terms.of(problem.targets, distances, problem.weights, s)
+        self.rows = rows[self.terms.tokens]
+        n, r = self.root.shape
+        self.mu, self.m = self.split(theta.copy())
+        self.w = np.ones((len(distances), s, s))
+        self.a, self.precision = np.ones(s), np.zeros((n, s))
+        variance = np.einsum("ij,ij->i", self.root, self.root)
+        prior = _Factor(np.eye(r), variance, 0.0)
+        self.factors = [prior] * s
+        self.f = self._values(self.mu)
+
+    # --- the bound ------------------------------------------------------------------------------
+
+    @property
+    def theta(self) -> Floats:
+        return np.concatenate([self.mu.ravel(), self.m.ravel()])
+
+    def _values(self, mu: Floats) -> Floats:
+        return np.asarray(np.sqrt(self.a) * (self.root @ mu))
+
+    @property
+    def _v(self) -> Floats:
+        return np.stack([factor.v for factor in self.factors], axis=1)
+
+    def _offsets(self) -> Floats:
+        """What stands in the exponents besides the means (K, S)."""
+        return np.asarray(0.5 * (self._v[self.rows] + self.terms.gather(self.w)))
+
+    def bound(self) -> float:
+        """The bound on log p(y)."""
+        z, gold = self._exponents()
+        likelihood = float(self.terms.weights @ (gold - logsumexp(z, axis=1)))
+        return likelihood - self._mean_cost() - self._covariance_cost() - self._step_cost(self.w)
+
+    def _exponents(self) -> tuple[Floats, Floats]:
+        """Exponents (K, S) of the softmax, and the mean scores of the known labels (K,)."""
+        means = self.f[self.rows] + self.terms.gather(self.m)
+        gold = means[np.arange(len(means)), self.terms.gold]
+        return means + self._offsets(), gold
+
+    def _mean_cost(self) -> float:
+        return 0.5 * float(np.vdot(self.mu, self.mu) + np.vdot(self.m, self.m))
+
+    def _covariance_cost(self) -> float:
+        return sum(factor.cost for factor in self.factors)
+
+    @staticmethod
+    def _step_cost(w: Floats) -> float:
+        return 0.5 * float((w - np.log(w) - 1.0).sum())
+
+    # --- moves ----------------------------------------------------------------------------------
+
+    def move_means(self, last: float) -> None:
+        """Raise the bound over all means."""
+        problem = _Means(self, self._offsets())
+        enough = SHARE * last if np.isfinite(last) else 0.0
+        found = LBFGS(200, 1e-9, n_jobs=self.n_jobs, enough=enough).minimise(problem, self.theta)
+        self.mu, self.m = self.split(found.theta)
+        self.f = self._values(self.mu)
+
+    def move_covariances(self, *, each: bool) -> None:
+        """Raise the bound over the covariance of each label in turn, with ``each`` also over its
+        amplitude."""
+        z, gold = self._exponents()
+        for q in range(self.s):
+            top = np.delete(z, q, axis=1)
+            rest, own = logsumexp(top, axis=1), z[:, q] - 0.5 * self.factors[q].v[self.rows]
+            # p_q = 1 / (1 + exp(rest - z_q))
+            weights = self.terms.weights / (1.0 + np.exp(np.minimum(rest - z[:, q], 700.0)))
+            target = np.bincount(self.rows, weights, len(self.root)).astype(np.float64)
+
+            def likelihood(
+                v: Floats, rest: Floats = rest, own: Floats = own, shift: Any = 0.0
+            ) -> float:
+                total = np.logaddexp(rest, own + shift + 0.5 * v[self.rows])
+                return -float(self.terms.weights @ total)
+
+            now = likelihood(self.factors[q].v) - self.factors[q].cost
+            if not (each and self._scaled(q, target, now, likelihood, gold)):
+                self._towards(q, target, now, likelihood)
+            z, gold = self._exponents()
+
+    def _towards(
+        self, q: int, target: Floats, now: float, likelihood: Callable[..., float]
+    ) -> None:
+        old = self.precision[:, q]
+        share = 1.0
+        for _ in range(HALVINGS):
+            new = old + share * (target - old)
+            factor = self._factor(self.a[q], new)
+            if likelihood(factor.v) - factor.cost >= now:
+                self.precision[:, q], self.factors[q] = new, factor
+                return
+            share *= 0.5
+
+    def _scaled(
+        self,
+        q: int,
+        target: Floats,
+        now: float,
+        likelihood: Callable[..., float],
+        gold: Floats,
+    ) -> bool:
+        """Take the amplitude and the covariance of a label together, if the bound rises."""
+        a = self._wanted(np.array([q]))
+        if abs(np.log(a / self.a[q])) < LEAST:
+            return False
+        root = np.sqrt(a / self.a[q])
+        # the coefficients of the function stay: f grows with a, mu with its root
+        shift = (root**2 - 1.0) * self.f[:, q][self.rows]
+        mine = self.terms.weights * (self.terms.gold == q)
+        mu = root * self.mu[:, q]
+        factor = self._factor(a, target)
+        rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
+        rise -= 0.5 * float(mu @ mu - self.mu[:, q] @ self.mu[:, q])
+        if not rise > now:
+            return False
+        self.a[q], self.mu[:, q], self.precision[:, q] = a, mu, target
+        self.factors[q], self.f = factor, self._values(self.mu)
+        return True
+
+    def move_steps(self) -> None:
+        """Raise the bound over the variances of the transitions."""
+        z, _ = self._exponents()
+        fixed = z - 0.5 * self.terms.gather(self.w)
+
+        def value(w: Floats) -> float:
+            total = logsumexp(fixed + 0.5 * self.terms.gather(w), axis=1)
+            return -float(self.terms.weights @ total) - self._step_cost(w)
+
+        p = np.exp(z - logsumexp(z, axis=1, keepdims=True)) * self.terms.weights[:, None]
+        target, old, now = 1.0 + self.terms.scatter(p), 1.0 / self.w, value(self.w)
+        share = 1.0
+        for _ in range(HALVINGS):
+            new = 1.0 / (old + share * (target - old))
+            if value(new) >= now:
+                self.w = new
+                return
+            share *= 0.5
+
+    def move_amplitude(self) -> None:
+        """One amplitude for all labels, if the bound rises."""
+        a = self._wanted(np.arange(self.s))
+        ratio = a / self.a[0]
+        if abs(np.log(ratio)) < LEAST:
+            return
+        before = self.bound(), self.a, self.mu, self.f, self.factors
+        self.a = np.full(self.s, a)
+        self.mu = np.sqrt(ratio) * self.mu
+        self.f = ratio * self.f
+        self.factors = [self._factor(a, self.precision[:, q]) for q in range(self.s)]
+        if self.bound() < before[0]:
+            _, self.a, self.mu, self.f, self.factors = before
+
+    def _wanted(self, labels: NDArray[np.int64]) -> float:
+        """The amplitude at which the derivative of the bound would be zero, nothing else changing
+        much."""
+        have = float(np.square(self.mu[:, labels]).sum())
+        want = sum(float(self.precision[:, q] @ self.factors[q].v) for q in labels)
+        if want <= 0.0 or have <= 0.0:
+            return float(self.a[labels[0]])
+        step = np.clip(np.log(have / want), -STRIDE, STRIDE)
+        return float(self.a[labels[0]] * np.exp(step))
+
+    def _factor(self, a: float, precision: Floats) -> _Factor:
+        scaled = np.sqrt(a * precision)[:, None] * self.root
+        h = scaled.T @ scaled
+        h[np.diag_indices_from(h)] += 1.0
+        lower, _ = scipy.linalg.lapack.dpotrf(h, lower=1, clean=1, overwrite_a=1)
+        half = scipy.linalg.solve_triangular(lower, self.root.T, lower=True, check_finite=False)
+        v = a * np.einsum("ij,ij->j", half, half)
+        # 1/2 (tr H^-1 - r + log |H|)
+        cost = np.log(np.diagonal(lower)).sum() - 0.5 * float(precision @ v)
+        return _Factor(lower, v, float(cost))
+
+    def posterior(self, bounds: list[float]) -> Posterior:
+        """What was found."""
+        lowers = [factor.lower for factor in self.factors]
+        z, _ = self._exponents()
+        left = -np.exp(z - logsumexp(z, axis=1, keepdims=True))
+        left[np.arange(len(z)), self.terms.gold] += 1.0
+        residuals = np.zeros_like(self.f)
+        np.add.at(residuals, self.rows, self.terms.weights[:, None] * left)
+        return Posterior(self.a, self.mu, self.precision, lowers, self.m, self.w, residuals, bounds)
+
+
+class _Means:
+    """Minus the bound as a function of the means alone: strongly convex."""
+
+    def __init__(self, fit: _Fit, offsets: Floats) -> None:
+        self.fit, self.offsets = fit, offsets
+        self.scaled = np.sqrt(fit.a)
+
+    def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient by theta = [mu | M]."""
+        fit, terms = self.fit, self.fit.terms
+        mu, m = fit.split(theta)
+        means = (self.scaled * (fit.root @ mu))[fit.rows] + terms.gather(m)
+        every = np.arange(len(means))
+        z = means + self.offsets
+        total = logsumexp(z, axis=1)
+        value = float(terms.weights @ (total - means[every, terms.gold])) + 0.5 * theta @ theta
+        d = np.exp(z - total[:, None])
+        d[every, terms.gold] -= 1.0
+        d *= terms.weights[:, None]
+        table = np.zeros_like(fit.f)
+        np.add.at(table, fit.rows, d)
+        gradient = np.concatenate(
+            [(self.scaled * (fit.root.T @ table)).ravel(), terms.scatter(d).ravel()]
+        )
+        return float(value), gradient + theta
+
+    def gap(self, theta: Floats, gradient: Floats) -> float:
+        """Value minus optimum at most, as it is strongly convex."""
+        return 0.5 * float(gradient @ gradient)
