@@ -37,8 +37,9 @@ from seqfield.optimisers.lbfgs import LBFGS
 HALVINGS = 8
 #: the largest change of the logarithm of an amplitude in one step, and the least worth a step
 STRIDE, LEAST = 1.0, 0.02
-#: of the last rise of the bound, what the means may leave
-SHARE = 0.1
+#: of the last rise of the bound, what the means may leave; of the bound, what counts as that rise
+#: in the first sweep
+SHARE, FIRST = 0.1, 0.01
 
 
 class Posterior(NamedTuple):
@@ -75,7 +76,8 @@ class VariationalEM:
         bounds = [fit.bound()]
         converged, n_iter = False, 0
         for n_iter in range(1, self.max_iter + 1):
-            fit.move_means(bounds[-1] - bounds[-2] if n_iter > 1 else np.inf)
+            last = bounds[-1] - bounds[-2] if n_iter > 1 else FIRST * abs(bounds[-1])
+            fit.move_means(SHARE * last)
             fit.move_covariances(each=self.amplitude == "label")
             fit.move_steps()
             if self.amplitude == "shared":
@@ -157,10 +159,9 @@ class _Fit:
 
     # --- moves ----------------------------------------------------------------------------------
 
-    def move_means(self, last: float) -> None:
-        """Raise the bound over all means."""
+    def move_means(self, enough: float) -> None:
+        """Raise the bound over all means, until about ``enough`` is left."""
         problem = _Means(self, self._offsets())
-        enough = SHARE * last if np.isfinite(last) else 0.0
         found = LBFGS(200, 1e-9, n_jobs=self.n_jobs, enough=enough).minimise(problem, self.theta)
         self.mu, self.m = self.split(found.theta)
         self.f = self._values(self.mu)
@@ -273,8 +274,9 @@ class _Fit:
         scaled = np.sqrt(a * precision)[:, None] * self.root
         h = scaled.T @ scaled
         h[np.diag_indices_from(h)] += 1.0
-        lower, _ = scipy.linalg.lapack.dpotrf(h, lower=1, clean=1, overwrite_a=1)
-        half = scipy.linalg.solve_triangular(lower, self.root.T, lower=True, check_finite=False)
+        # h.T, as LAPACK wants columns in order: nothing is copied
+        lower, _ = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
+        half = scipy.linalg.blas.dtrsm(1.0, lower, self.root.T, lower=1)
         v = a * np.einsum("ij,ij->j", half, half)
         # 1/2 (tr H^-1 - r + log |H|)
         cost = np.log(np.diagonal(lower)).sum() - 0.5 * float(precision @ v)
