@@ -36,7 +36,7 @@ from seqfield.estimators._files import REGISTRY
 
 NAMES = list(REGISTRY)
 TIGHT = {"tol": 1e-13, "max_iter": 5000}
-ROUNDS = 100
+ROUNDS, SWEEPS = 100, 60
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 
 
@@ -72,6 +72,10 @@ def make(name, **wanted):
         wanted["max_iter"] = ROUNDS  # an iteration is one round: as many as the tests need
     if "n_cliques" in arguments(name) and wanted.get("max_iter", 5000) != 5000:
         wanted["n_cliques"] = wanted["max_iter"]  # so it is here
+    if "amplitude" in arguments(name):
+        # a sweep factors a matrix for each label, and a search for kernel parameters takes many
+        wanted = {"optimize_kernel": False} | wanted
+        wanted["max_iter"] = min(wanted.get("max_iter", 50), SWEEPS)
     if "sgd" in (solver := wanted.get("solver", "")) and solver not in solvers(name):
         pytest.skip(f"{name} has no solver {solver}")
     return REGISTRY[name](**{k: v for k, v in wanted.items() if k in arguments(name)})

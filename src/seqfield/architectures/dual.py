@@ -146,8 +146,7 @@ class Growing:
         if need > self.dual.budget:
             raise BudgetError(
                 f"{what} need {need / GIB:.3g} GiB; the budget is {self.dual.budget / GIB:.3g} "
-                "GiB. Use n_landmarks=, fewer or shorter sequences, or give more with "
-                "gram_budget="
+                "GiB. Use fewer or shorter sequences, or give more with gram_budget="
             )
 
 

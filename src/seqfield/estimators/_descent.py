@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
@@ -127,7 +128,7 @@ class DescentEstimator(SequenceEstimator):
             f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
             + self._remedy,
             ConvergenceWarning,
-            stacklevel=6,
+            stacklevel=_frames_inside() + 1,
         )
 
     def _split(self, n: int) -> tuple[Any, Any]:
@@ -140,6 +141,14 @@ class DescentEstimator(SequenceEstimator):
             )
         order = self._random().permutation(n)
         return np.sort(order[n_held:]), np.sort(order[:n_held])
+
+
+def _frames_inside() -> int:
+    """How many calls up the stack the first one outside of this library is."""
+    frame, n = sys._getframe(1), 0
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("seqfield."):
+        frame, n = frame.f_back, n + 1
+    return n
 
 
 class _Watch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from seqfield.errors import InputError
 from seqfield.labels import Targets
 from seqfield.optimisers.margin import Labelling
 
@@ -69,7 +70,7 @@ class Support:
 
     @property
     def without(self) -> float:
-        """Share of training sequences that have none: their margins hold with room to spare."""
+        """Share of training sequences that have none."""
         return 1.0 - len(self.gold) / self.n_sequences
 
     @property
@@ -88,6 +89,8 @@ class Support:
         gold = self.gold.get(sequence)
         if gold is None:
             return f"sequence {sequence} has no support sequences"
+        if tokens is not None and len(tokens) != len(gold):
+            raise InputError(f"sequence {sequence} has {len(gold)} tokens, got {len(tokens)}")
         rows = [] if tokens is None else [["", *map(str, tokens)]]
         rows.append(["", *("?" if label is None else str(label) for label in gold)])
         for one in self.of(sequence)[:most]:

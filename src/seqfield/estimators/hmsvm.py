@@ -146,6 +146,7 @@ class HMSVM(KernelEstimator):
             tol=number("tol", self.tol, low=0),
             seed=int(self._random().randint(2**31 - 1)),
             n_jobs=self.n_jobs,
+            numbers=self._used,
         )
         return Recipe(method)
 

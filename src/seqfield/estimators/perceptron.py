@@ -40,7 +40,8 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
     random_state : seed for the order of the sequences and held-out choices
     n_jobs, verbose : see `CRF`; an epoch itself runs on one thread
     kernel : the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form
-    eta, explicit, gram_budget, gram_dtype : see `GPSC`; for the dual form alone
+    eta, explicit, gram_budget, gram_dtype : see `GPSC`; for the dual form alone, in which every
+        feature has a weight with every label, whatever ``observed_only`` says
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class _Subsets(Expansion):
             raise BudgetError(
                 f"the {cls.word} of features of {x.shape[0]} tokens are {entries} numbers, "
                 f"{need / 2**30:.3g} GiB; the budget is {budget / 2**30:.3g} GiB. Use fewer "
-                'features a token, or method="sparse", n_landmarks= or a larger gram_budget='
+                "features a token, explicit=False, or a larger gram_budget="
             )
         return x
 

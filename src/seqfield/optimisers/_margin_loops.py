@@ -26,6 +26,8 @@ UNIT, HAMMING, SCALED = 0, 1, 2
 L1, L2, LABELLING, HARD = 0, 1, 2, 3
 #: a visit solves its program until the largest violation has fallen to this share of itself
 FALL = 0.1
+#: slack that rounding alone may ask for
+ROUNDING = 1e-12
 
 
 class Task(NamedTuple):
@@ -363,7 +365,7 @@ def visit(
             if new:
                 need, factor = _terms(task.margin, _distance(gold, found[:l]))
                 asked = need - factor * _margin(gold, found[:l], here, task.edge)
-                new = asked > worst + 1e-12 * (1.0 + worst)
+                new = asked > worst + ROUNDING * (1.0 + worst)
                 new = new and not _is_member(sets, i, found[:l])
                 if new:
                     g[sets.held[i]] = asked
@@ -443,7 +445,7 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
             # slacks of labellings outside could be any number: there must be none of them
             if _best_outside(task, sets, i, gold, here, found[:l]):
                 need, factor = _terms(task.margin, _distance(gold, found[:l]))
-                if need - factor * _margin(gold, found[:l], here, task.edge) > 0.0:
+                if need - factor * _margin(gold, found[:l], here, task.edge) > ROUNDING:
                     out[i, 0] = np.inf
             continue
         if task.slack == HARD:

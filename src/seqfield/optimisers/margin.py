@@ -14,7 +14,8 @@ of the sequences' own, so that sequences with next to none are left out of the n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from seqfield._parallel import run
 from seqfield.architectures.dual import Growing
-from seqfield.errors import BudgetError, InputError
+from seqfield.errors import BudgetError, InputError, LabelError
 from seqfield.labels import Targets
 from seqfield.optimisers import _margin_loops as loops
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
@@ -86,6 +87,8 @@ class MaxMargin:
     tol: float = 1e-3
     seed: int = 0
     n_jobs: int | None = None
+    #: what errors call the sequences, if not 0, 1, 2, ...
+    numbers: Ints | None = field(default=None, compare=False)
     needs = ("problem",)
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
@@ -122,9 +125,8 @@ class _Fit:
         self.rng = np.random.default_rng(method.seed)
         self.order = np.arange(n)
         # a fixed number of pieces for threads to take
-        self.pieces = [
-            (int(p[0]), int(p[-1]) + 1) for p in np.array_split(np.arange(n), 16) if len(p)
-        ]
+        cuts = np.unique(np.linspace(0, n, PIECES + 1).astype(int))
+        self.pieces = list(pairwise(cuts.tolist()))
         self.wanted = np.empty(int(self.lengths.max()), np.int64)
 
     def improve(self) -> None:
@@ -161,7 +163,7 @@ class _Fit:
             primal = 0.5 * norm + float(cost.sum())
             # the gap is the sum of those of the sequences
             gaps = cost + bound - need + product
-            allowed = SKIPPED * method.tol * abs(primal) / len(gaps)
+            allowed = SKIPPED * method.tol * abs(primal) / len(gaps) if primal < np.inf else 0.0
             self.order = np.flatnonzero(~(gaps <= allowed))
         return Pass(primal, dual, primal - dual, int(np.count_nonzero(total)))
 
@@ -188,13 +190,17 @@ class _Fit:
             )
             if got == np.inf:
                 raise InputError(
-                    f"sequence {self.sequence[order[done]]}: no function gives its labels a "
+                    f"sequence {self._number(order[done])}: no function gives its labels a "
                     "margin, because another labelling has the same features. Use slack='l1'"
                 )
             gain += got
             if n_wanted:
                 self.growing.fetch(self.wanted[:n_wanted])
         return gain
+
+    def _number(self, i: int) -> int:
+        own, numbers = self.sequence[i], self.method.numbers
+        return int(own if numbers is None else numbers[own])
 
     def _make_room(self, order: Ints) -> None:
         """Room for one more labelling of each sequence that is visited."""
@@ -203,7 +209,7 @@ class _Fit:
         if not len(full):
             return
         if self.method.slack == "labelling" and sets.capacity[full].max() >= MOST:
-            worst = self.sequence[full[sets.capacity[full].argmax()]]
+            worst = self._number(full[sets.capacity[full].argmax()])
             raise BudgetError(
                 f"slack='labelling': more than {MOST} labellings of sequence {worst} violate their "
                 "margin, and each has a slack of its own. It is for small problems and short "
@@ -219,6 +225,8 @@ def _task(method: MaxMargin, problem: Any, s: int) -> tuple[Task, Ints]:
     """The runs of known labels, and the sequence of each."""
     targets: Targets = problem.targets
     begin, end = known_runs(targets)
+    if not len(begin):
+        raise LabelError("y tells no label exactly: a margin is won over known labels")
     sequence = np.searchsorted(targets.offsets, begin, "right") - 1
     start, edge, stop = np.zeros(s), np.zeros((1, s, s)), np.zeros(s)
     if problem.constraint is not None:
