@@ -631,7 +631,7 @@ def test_memory_beyond_the_budget():
         make(gram_budget=1e-9).fit(X, Y)
     with pytest.raises(BudgetError, match="GiB"):
         make(gram_budget=1e-9, n_landmarks=5).fit(X, Y)
-    enough = 8.0 * (3 * 5**2 + 2 * len(STACKED) * 5) / 2**30 * 1.01
+    enough = 8.0 * (9 * 5**2 + 3 * len(STACKED) * 5) / 2**30 * 1.01
     with pytest.raises(BudgetError, match="n_landmarks"):
         make(gram_budget=enough).fit(X, Y)
     assert make(gram_budget=enough, n_landmarks=5).fit(X, Y).n_kept_ == 5

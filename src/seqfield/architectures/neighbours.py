@@ -1,5 +1,5 @@
-"""Scores of a label given its neighbours' labels: F = R diag(amplitudes) u, and a table of scores
-for each distance between neighbours."""
+"""Scores of a label given its neighbours' labels: F = R u, each label's column times the root of an
+amplitude, and a table of scores for each distance between neighbours."""
 
 from __future__ import annotations
 

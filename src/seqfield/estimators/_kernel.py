@@ -210,7 +210,7 @@ class KernelEstimator(DescentEstimator):
             raise BudgetError(
                 f"a posterior over {n} tokens needs five matrices of {n} x {n}, "
                 f"{need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use n_landmarks=, "
-                "fewer sequences, posterior='map', or give more with gram_budget="
+                "fewer sequences, or give more with gram_budget="
             )
         return Root.of(kernel, x, gram(kernel, x, budget=need, n_jobs=self.n_jobs))
 

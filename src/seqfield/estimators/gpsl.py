@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.special
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield.architectures.neighbours import Neighbours
 from seqfield.chain import ChainScores
-from seqfield.errors import BudgetError, CapabilityError, InputError
+from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._evidence import Point, maximise_evidence
 from seqfield.estimators._files import register
@@ -28,7 +29,7 @@ from seqfield.kernels.functions import Span
 from seqfield.labels import Targets, nested
 from seqfield.linalg.thin import thin_root
 from seqfield.losses.log import LogLoss
-from seqfield.losses.pseudo import Refined, Terms, refine
+from seqfield.losses.pseudo import Refined, Terms, log_sum_exp, refine
 from seqfield.optimisers._base import Result
 from seqfield.optimisers.variational import Posterior, VariationalEM
 from seqfield.persist import prefixed, under
@@ -41,6 +42,10 @@ CHOICES = {
 }
 #: iterations of the search for kernel parameters, and sweeps in each of its points
 SEARCH, SWEEPS = 8, 10
+#: rounds of refining probabilities, besides one for each token of a sequence
+ROUNDS = 2000
+#: the largest offset
+FARTHEST = 10**6
 #: tokens whose predictive variances are computed at once
 PIECE = 2**12
 
@@ -71,7 +76,7 @@ class GPSL(KernelEstimator):
     offsets : where the labels are that a label depends on: (-1,) the one before, (-1, 1) both
         neighbours, (-2, -1, 1, 2), any other; () makes tokens independent
     optimize_kernel : learn the kernel's parameters by maximising the bound, on random sequences of
-        at most ``evidence_tokens`` tokens in all
+        at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1
     amplitude : the scale of the functions: "shared" by all labels and learned, learned for each
         "label", or "fixed" at 1
     n_landmarks, landmarks, gram_budget : as in `GPSC`: beyond the memory that the posterior of all
@@ -146,6 +151,8 @@ class GPSL(KernelEstimator):
                 raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
         self._distances = _distances(self.offsets)
         number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
+        if not (targets.codes >= 0).any():
+            raise LabelError("y tells no label exactly: missing labels and candidates have no term")
         super()._fit(data, targets, weights)
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
@@ -160,8 +167,11 @@ class GPSL(KernelEstimator):
     def _check_memory(self) -> None:
         """The posterior has a matrix for each label."""
         n = self.n_tokens_
-        rank = n if self.n_landmarks is None else min(n, self.n_landmarks)
-        need = 8.0 * (len(self._labels) * rank**2 + 2 * n * rank)
+        rank = n
+        if self.n_landmarks is not None:
+            rank = min(n, number("n_landmarks", self.n_landmarks, low=1, whole=True))
+        # factors and their inverses, the root and what it is made of, a product with it
+        need = 8.0 * ((2 * len(self._labels) + 3) * rank**2 + 3 * n * rank)
         if need > self._budget:
             raise BudgetError(
                 f"the posterior of {len(self._labels)} functions over {rank} tokens needs "
@@ -187,6 +197,14 @@ class GPSL(KernelEstimator):
             return
         tokens, kernel = Tokens.of(data[some]), self._kernels[0]
         pairs, s, n_done = Pairs(tokens.x), len(self._labels), 0
+        n = tokens.x.shape[0]
+        need = 8.0 * (s + 6 + len(kernel.log_parameters)) * n**2
+        if need > self._budget:
+            raise BudgetError(
+                f"kernel parameters by {n} tokens need {need / GIB:.3g} GiB; the budget is "
+                f"{self.gram_budget:g} GiB. Lower evidence_tokens, use optimize_kernel=False, or "
+                "give more with gram_budget="
+            )
 
         def point(phi: Floats) -> Point:
             nonlocal n_done
@@ -203,7 +221,8 @@ class GPSL(KernelEstimator):
                 self.n_jobs,
             )
             zero = np.zeros(goal.architecture.n_parameters)
-            found = VariationalEM(SWEEPS, 1e-4, self.amplitude, self.n_jobs).minimise(goal, zero)
+            # a small amplitude would hide what the kernel's own parameters do
+            found = VariationalEM(SWEEPS, 1e-4, "fixed", self.n_jobs).minimise(goal, zero)
             n_done += 1
             report(n_done, f"bound {-found.value:.6g}")
             by_gram = _by_gram(root, found.trace[0])
@@ -221,9 +240,11 @@ class GPSL(KernelEstimator):
         self.amplitudes_ = found.amplitudes
         self.steps_, self.step_variances_ = found.steps, found.step_variances
         # v(x) = a |L^-1 phi(x)|^2 with phi(x) = k(x, z) dual
-        inverses = [_inverse(lower) for lower in found.factors]
-        self._dual = self._basis.dual
-        self._factors = np.stack([self._dual @ part.T for part in inverses])
+        # in the order in which files hold them, so that a loaded model rounds alike
+        self._dual = np.ascontiguousarray(self._basis.dual)
+        self._factors = np.empty((len(found.factors), *self._dual.shape))
+        for q in range(len(self._factors)):
+            self._factors[q] = self._dual @ _inverse(found.factors.pop(0)).T
         means, s = np.sqrt(found.amplitudes) * found.means, len(self._labels)
         self._keep([self._basis.function(means)], np.zeros((1, s, s)))
         del self.theta_, self._architecture, self._basis, self._tokens
@@ -241,7 +262,8 @@ class GPSL(KernelEstimator):
     def log_pseudo_likelihood(self, X: Any, y: Any, *, lengths: Any = None) -> Floats:
         """sum_t log p(y_t | x_t, the labels around it) of each sequence (n,).
 
-        Over its tokens with a label; those without one are left out as neighbours too.
+        Over its tokens with a label; those without one are left out as neighbours too. Of the
+        model itself: what ``calibrate`` fitted is no part of it.
         """
         data = self._encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
@@ -250,7 +272,7 @@ class GPSL(KernelEstimator):
         terms = Terms.of(targets, self._distances, np.ones(len(data)), len(self._labels))
         z = means + 0.5 * variances
         z = z[terms.tokens] + terms.gather(self.steps_ + 0.5 * self.step_variances_)
-        p = z[np.arange(len(z)), terms.gold] - scipy.special.logsumexp(z, axis=1)
+        p = z[np.arange(len(z)), terms.gold] - log_sum_exp(z)
         sequence = np.searchsorted(data.offsets, terms.tokens, "right") - 1
         return np.bincount(sequence, p, len(data)).astype(np.float64)
 
@@ -263,7 +285,16 @@ class GPSL(KernelEstimator):
 
     def _refined(self, node: Floats, offsets: NDArray[np.int64]) -> Refined:
         steps = self.steps_ + 0.5 * self.step_variances_
-        return refine(node, steps, offsets, self._distances)
+        rounds = ROUNDS + int(np.diff(offsets).max())
+        found = refine(node, steps, offsets, self._distances, max_rounds=rounds)
+        if not found.settled:
+            warnings.warn(
+                f"the probabilities of some labels did not settle in {found.n_rounds} rounds: the "
+                "labels depend on each other too strongly. Use fewer offsets or a fixed amplitude",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return found
 
     def _moments(self, data: Sequences) -> tuple[Floats, Floats]:
         """Means and variances (N, S) of the latent functions."""
@@ -332,7 +363,9 @@ def _distances(offsets: Any) -> tuple[int, ...]:
     """Checked offsets."""
     if not isinstance(offsets, Iterable) or isinstance(offsets, str):
         raise InputError(f"offsets must be whole numbers such as (-1, 1), got {offsets!r}")
-    found = tuple(int(number("offsets", value, whole=True)) for value in offsets)
+    found = tuple(
+        int(number("offsets", value, low=-FARTHEST, high=FARTHEST, whole=True)) for value in offsets
+    )
     if 0 in found or len(set(found)) != len(found):
         raise InputError(f"offsets must be different from 0 and from each other, got {offsets!r}")
     return found

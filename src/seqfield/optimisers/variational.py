@@ -14,8 +14,8 @@ jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 =
 The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
 covariances lambda_q = sum of softmax weights is a fixed point; a step towards it is one of natural
 gradient, so that a part of it raises the bound where the whole may not: label by label, it is
-halved until the bound rises. Amplitudes follow |mu_q|^2 = lambda_q . v_q, where the derivative of
-the bound is zero, and only if it rises.
+halved until the bound rises. Amplitudes go towards |mu_q|^2 = lambda_q . v_q, where the derivative
+of the bound is zero, as far as it rises.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
-from seqfield.losses.pseudo import Terms
+from seqfield.losses.pseudo import Terms, log_sum_exp
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
 from seqfield.optimisers.lbfgs import LBFGS
 
@@ -37,6 +36,8 @@ from seqfield.optimisers.lbfgs import LBFGS
 HALVINGS = 8
 #: the largest change of the logarithm of an amplitude in one step, and the least worth a step
 STRIDE, LEAST = 1.0, 0.02
+#: of a step of an amplitude, what is tried
+SHARES = (1.0, 0.5, 0.25, 0.1)
 #: of the last rise of the bound, what the means may leave; of the bound, what counts as that rise
 #: in the first sweep
 SHARE, FIRST = 0.1, 0.01
@@ -138,7 +139,7 @@ class _Fit:
     def bound(self) -> float:
         """The bound on log p(y)."""
         z, gold = self._exponents()
-        likelihood = float(self.terms.weights @ (gold - logsumexp(z, axis=1)))
+        likelihood = float(self.terms.weights @ (gold - log_sum_exp(z)))
         return likelihood - self._mean_cost() - self._covariance_cost() - self._step_cost(self.w)
 
     def _exponents(self) -> tuple[Floats, Floats]:
@@ -169,10 +170,10 @@ class _Fit:
     def move_covariances(self, *, each: bool) -> None:
         """Raise the bound over the covariance of each label in turn, with ``each`` also over its
         amplitude."""
-        z, gold = self._exponents()
+        z, _ = self._exponents()
         for q in range(self.s):
             top = np.delete(z, q, axis=1)
-            rest, own = logsumexp(top, axis=1), z[:, q] - 0.5 * self.factors[q].v[self.rows]
+            rest, own = log_sum_exp(top), z[:, q] - 0.5 * self.factors[q].v[self.rows]
             # p_q = 1 / (1 + exp(rest - z_q))
             weights = self.terms.weights / (1.0 + np.exp(np.minimum(rest - z[:, q], 700.0)))
             target = np.bincount(self.rows, weights, len(self.root)).astype(np.float64)
@@ -184,9 +185,9 @@ class _Fit:
                 return -float(self.terms.weights @ total)
 
             now = likelihood(self.factors[q].v) - self.factors[q].cost
-            if not (each and self._scaled(q, target, now, likelihood, gold)):
+            if not (each and self._scaled(q, target, now, likelihood)):
                 self._towards(q, target, now, likelihood)
-            z, gold = self._exponents()
+            z, _ = self._exponents()
 
     def _towards(
         self, q: int, target: Floats, now: float, likelihood: Callable[..., float]
@@ -207,25 +208,27 @@ class _Fit:
         target: Floats,
         now: float,
         likelihood: Callable[..., float],
-        gold: Floats,
     ) -> bool:
         """Take the amplitude and the covariance of a label together, if the bound rises."""
-        a = self._wanted(np.array([q]))
-        if abs(np.log(a / self.a[q])) < LEAST:
+        step = self._stride(np.array([q]))
+        if abs(step) < LEAST:
             return False
-        root = np.sqrt(a / self.a[q])
-        # the coefficients of the function stay: f grows with a, mu with its root
-        shift = (root**2 - 1.0) * self.f[:, q][self.rows]
-        mine = self.terms.weights * (self.terms.gold == q)
-        mu = root * self.mu[:, q]
-        factor = self._factor(a, target)
-        rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
-        rise -= 0.5 * float(mu @ mu - self.mu[:, q] @ self.mu[:, q])
-        if not rise > now:
-            return False
-        self.a[q], self.mu[:, q], self.precision[:, q] = a, mu, target
-        self.factors[q], self.f = factor, self._values(self.mu)
-        return True
+        mine, old = self.terms.weights * (self.terms.gold == q), self.precision[:, q]
+        for share in SHARES:
+            # the coefficients of the function stay: f grows with a, mu with its root
+            ratio = np.exp(share * step)
+            shift = (ratio - 1.0) * self.f[:, q][self.rows]
+            precision = old + share * (target - old)
+            factor = self._factor(self.a[q] * ratio, precision)
+            rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
+            rise -= 0.5 * (ratio - 1.0) * float(self.mu[:, q] @ self.mu[:, q])
+            if rise > now:
+                self.a[q] *= ratio
+                self.mu[:, q] *= np.sqrt(ratio)
+                self.f[:, q] *= ratio
+                self.precision[:, q], self.factors[q] = precision, factor
+                return True
+        return False
 
     def move_steps(self) -> None:
         """Raise the bound over the variances of the transitions."""
@@ -233,10 +236,10 @@ class _Fit:
         fixed = z - 0.5 * self.terms.gather(self.w)
 
         def value(w: Floats) -> float:
-            total = logsumexp(fixed + 0.5 * self.terms.gather(w), axis=1)
+            total = log_sum_exp(fixed + 0.5 * self.terms.gather(w))
             return -float(self.terms.weights @ total) - self._step_cost(w)
 
-        p = np.exp(z - logsumexp(z, axis=1, keepdims=True)) * self.terms.weights[:, None]
+        p = np.exp(z - log_sum_exp(z)[:, None]) * self.terms.weights[:, None]
         target, old, now = 1.0 + self.terms.scatter(p), 1.0 / self.w, value(self.w)
         share = 1.0
         for _ in range(HALVINGS):
@@ -247,28 +250,28 @@ class _Fit:
             share *= 0.5
 
     def move_amplitude(self) -> None:
-        """One amplitude for all labels, if the bound rises."""
-        a = self._wanted(np.arange(self.s))
-        ratio = a / self.a[0]
-        if abs(np.log(ratio)) < LEAST:
+        """Raise the bound over one amplitude for all labels."""
+        step = self._stride(np.arange(self.s))
+        if abs(step) < LEAST:
             return
-        before = self.bound(), self.a, self.mu, self.f, self.factors
-        self.a = np.full(self.s, a)
-        self.mu = np.sqrt(ratio) * self.mu
-        self.f = ratio * self.f
-        self.factors = [self._factor(a, self.precision[:, q]) for q in range(self.s)]
-        if self.bound() < before[0]:
-            _, self.a, self.mu, self.f, self.factors = before
+        now, *before = self.bound(), self.a, self.mu, self.f, self.factors
+        for share in SHARES:
+            ratio = np.exp(share * step)
+            a, mu, f, _ = before
+            self.a, self.mu, self.f = ratio * a, np.sqrt(ratio) * mu, ratio * f
+            self.factors = [self._factor(self.a[q], self.precision[:, q]) for q in range(self.s)]
+            if self.bound() > now:
+                return
+        self.a, self.mu, self.f, self.factors = before
 
-    def _wanted(self, labels: NDArray[np.int64]) -> float:
-        """The amplitude at which the derivative of the bound would be zero, nothing else changing
-        much."""
+    def _stride(self, labels: NDArray[np.int64]) -> float:
+        """The change of the logarithm of an amplitude that would bring the derivative of the bound
+        to zero, nothing else changing much."""
         have = float(np.square(self.mu[:, labels]).sum())
         want = sum(float(self.precision[:, q] @ self.factors[q].v) for q in labels)
         if want <= 0.0 or have <= 0.0:
-            return float(self.a[labels[0]])
-        step = np.clip(np.log(have / want), -STRIDE, STRIDE)
-        return float(self.a[labels[0]] * np.exp(step))
+            return 0.0
+        return float(np.clip(np.log(have / want), -STRIDE, STRIDE))
 
     def _factor(self, a: float, precision: Floats) -> _Factor:
         scaled = np.sqrt(a * precision)[:, None] * self.root
@@ -286,7 +289,7 @@ class _Fit:
         """What was found."""
         lowers = [factor.lower for factor in self.factors]
         z, _ = self._exponents()
-        left = -np.exp(z - logsumexp(z, axis=1, keepdims=True))
+        left = -np.exp(z - log_sum_exp(z)[:, None])
         left[np.arange(len(z)), self.terms.gold] += 1.0
         residuals = np.zeros_like(self.f)
         np.add.at(residuals, self.rows, self.terms.weights[:, None] * left)
@@ -307,7 +310,7 @@ class _Means:
         means = (self.scaled * (fit.root @ mu))[fit.rows] + terms.gather(m)
         every = np.arange(len(means))
         z = means + self.offsets
-        total = logsumexp(z, axis=1)
+        total = log_sum_exp(z)
         value = float(terms.weights @ (total - means[every, terms.gold])) + 0.5 * theta @ theta
         d = np.exp(z - total[:, None])
         d[every, terms.gold] -= 1.0
