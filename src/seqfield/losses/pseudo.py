@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-#: the least share of a step of `refine`, and the rounds it waits for the change to shrink
-LEAST, WAIT = 2.0**-8, 5
+#: the least share of a step of `refine`, and how much less a step back should be than the one forth
+LEAST, SHRINK = 2.0**-8, 0.9
 
 
 class Terms(NamedTuple):
@@ -112,8 +112,8 @@ def refine(
 
     The fixed point of P = softmax(node + sum_d P[t + distance_d] steps[d]) (Srijith et al. 2016,
     algorithm 2), from P = softmax(node). As many rounds as a sequence has tokens are taken in full:
-    where labels depend on one side alone, that is exact. After that a sequence whose change has not
-    shrunk for some rounds takes half as long steps from then on.
+    where labels depend on one side alone, that is exact. After that a sequence that goes to and fro
+    without coming closer takes half as long steps from then on.
 
     >>> node, steps = np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[[2.0, 0.0], [0.0, 2.0]]])
     >>> refine(node, steps, np.array([0, 2]), (-1,)).probabilities.round(2).tolist()
@@ -123,8 +123,7 @@ def refine(
     places = [shifted(np.arange(len(node)), offsets, d, len(node)) for d in distances]
     p: Floats = softmax(node, axis=1)
     # every sequence goes its own way: its result does not depend on those beside it
-    share, best = np.ones(len(lengths)), np.full(len(lengths), np.inf)
-    since = lengths.copy()  # the round from which on shrinking is asked for
+    share, change, last = np.ones(len(lengths)), np.full(len(lengths), np.inf), np.zeros_like(p)
     for k in range(1, max_rounds + 1):
         # a last row of zeros for neighbours that are not there
         wide = np.vstack([p, np.zeros(p.shape[1])])
@@ -132,15 +131,12 @@ def refine(
         for at, table in zip(places, steps, strict=True):
             total += wide[at] @ table
         step = softmax(total, axis=1) - p
-        change = np.maximum.reduceat(np.abs(step).max(axis=1), starts)
+        before, change = change, np.maximum.reduceat(np.abs(step).max(axis=1), starts)
         moving = change > tol
-        since = np.where(change < 0.99 * best, np.maximum(since, k), since)
-        best = np.minimum(best, change)
-        wild = k >= since + WAIT
-        share, since = (
-            np.where(wild, np.maximum(0.5 * share, LEAST), share),
-            np.where(wild, k, since),
-        )
+        # to and fro, and no less each time; moving on from a place that does not hold it is fine
+        back = np.add.reduceat((step * last).sum(axis=1), starts) < 0.0
+        wild = back & (change >= SHRINK * before) & (k > lengths)
+        share, last = np.where(wild, np.maximum(0.5 * share, LEAST), share), step
         p = p + np.repeat(share * moving, lengths)[:, None] * step
         if not moving.any():
             return Refined(p, k, True)
