@@ -3,14 +3,14 @@
 # with SEQFIELD_DATA set:
 # make bench  compares speed with python-crfsuite
 # make papers reproduces the four NLP tasks; make thesis the primal learners, make kernels the
-# kernel models (each over an hour)
+# kernel models, make margins the maximum margins, make pseudo GPSL (each over an hour)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint check bench papers thesis kernels clean
+.PHONY: demo test lint check bench papers thesis kernels margins pseudo clean
 
 demo: $(VENV)/.installed
 	$(BIN)/seqfield demo
@@ -31,6 +31,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/speed/online.py
 	$(BIN)/python benchmarks/speed/primal.py
 	$(BIN)/python benchmarks/speed/kernel.py
+	$(BIN)/python benchmarks/speed/margin.py
 
 papers: $(VENV)/.installed
 	$(BIN)/python benchmarks/papers/four_tasks.py
@@ -43,6 +44,18 @@ kernels: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/papers/gpsc.py sparse
 	$(BIN)/python benchmarks/papers/gpsc.py prosody --figures docs
 	$(BIN)/python benchmarks/papers/kcrf.py --figures docs
+
+margins: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/papers/hmsvm.py four
+	$(BIN)/python benchmarks/papers/hmsvm.py ner
+	$(BIN)/python benchmarks/papers/hmsvm.py prosody
+	$(BIN)/python benchmarks/papers/hmsvm.py support
+
+pseudo: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/papers/gpsl.py table
+	$(BIN)/python benchmarks/papers/gpsl.py folds
+	$(BIN)/python benchmarks/papers/gpsl.py missing --figures docs
+	$(BIN)/python benchmarks/papers/gpsl.py time
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
