@@ -23,8 +23,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# one thread of BLAS for each of the two processes: more would fight over the cores
+check: export OPENBLAS_NUM_THREADS = 1
 check: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=15
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/speed/crf.py
