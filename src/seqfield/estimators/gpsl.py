@@ -77,8 +77,8 @@ class GPSL(KernelEstimator):
         neighbours, (-2, -1, 1, 2), any other; () makes tokens independent
     optimize_kernel : learn the kernel's parameters by maximising the bound, on random sequences of
         at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1
-    amplitude : the scale of the functions: "shared" by all labels and learned, learned for each
-        "label", or "fixed" at 1
+    amplitude : the scale of the functions: "fixed" at 1; or learned for each "label", or one that
+        is "shared" by all. The bound favours small ones, and a shared one may vanish
     n_landmarks, landmarks, gram_budget : as in `GPSC`: beyond the memory that the posterior of all
         tokens takes, that of functions over a few of them
     scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
@@ -99,7 +99,7 @@ class GPSL(KernelEstimator):
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
     >>> model = sf.GPSL(sf.kernels.RBF(0.35), offsets=(-1, 1)).fit(X, y)
-    >>> model.score(X, y) > 0.9
+    >>> model.score(X, y) > 0.8
     True
     """
 
@@ -125,7 +125,7 @@ class GPSL(KernelEstimator):
         features: Any = None,
         optimize_kernel: bool = True,
         evidence_tokens: int = 1500,
-        amplitude: Literal["shared", "label", "fixed"] = "shared",
+        amplitude: Literal["fixed", "label", "shared"] = "fixed",
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
         gram_budget: float = 6.0,
@@ -290,7 +290,7 @@ class GPSL(KernelEstimator):
         if not found.settled:
             warnings.warn(
                 f"the probabilities of some labels did not settle in {found.n_rounds} rounds: the "
-                "labels depend on each other too strongly. Use fewer offsets or a fixed amplitude",
+                "labels depend on each other too strongly. Use fewer offsets",
                 ConvergenceWarning,
                 stacklevel=2,
             )
