@@ -107,6 +107,19 @@ class KernelEstimator(DescentEstimator):
 
     # --- training -------------------------------------------------------------------------------
 
+    def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
+        """Raise an `InputError` for an argument that is none of its choices."""
+        for name, allowed in choices.items():
+            found = getattr(self, name)
+            if found not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+
+    def _some_sequences(self, data: Sequences, most: int) -> NDArray[np.int64]:
+        """Random sequences of at most so many tokens in all, one at least."""
+        order = self._random().permutation(len(data))
+        n = int(np.searchsorted(data.lengths[order].cumsum(), most, "right"))
+        return np.sort(order[: max(1, n)])
+
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         given = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
         if not given or (len(given) > 1 and not self.several_kernels):

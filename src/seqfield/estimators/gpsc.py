@@ -176,10 +176,7 @@ class GPSC(KernelEstimator):
         self._store(locals())
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                found = getattr(self, name)
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+        self._check_choices(CHOICES)
         if self.posterior == "laplace" and (self.method != "dense" or self.loss != "log"):
             raise CapabilityError(
                 "posterior='laplace' needs method='dense' and loss='log': the approximation is "
@@ -227,10 +224,7 @@ class GPSC(KernelEstimator):
     def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         """Set the kernel's parameters, c2 and eta to where the evidence is largest."""
         most = number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
-        order = self._random().permutation(len(data))
-        some = np.sort(
-            order[: max(1, np.searchsorted(data.lengths[order].cumsum(), most, "right"))]
-        )
+        some = self._some_sequences(data, most)
         tokens = Tokens.of(data[some])
         goal = Objective(
             Lookup(len(self._labels), tokens.x.shape[0]),

@@ -145,10 +145,7 @@ class GPSL(KernelEstimator):
     # --- training -------------------------------------------------------------------------------
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                found = getattr(self, name)
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+        self._check_choices(CHOICES)
         self._distances = _distances(self.offsets)
         number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
         if not (targets.codes >= 0).any():
@@ -190,9 +187,7 @@ class GPSL(KernelEstimator):
 
     def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         """Set the kernel's parameters to where the bound is largest."""
-        order = self._random().permutation(len(data))
-        most = np.searchsorted(data.lengths[order].cumsum(), self.evidence_tokens, "right")
-        some = np.sort(order[: max(1, most)])
+        some = self._some_sequences(data, self.evidence_tokens)
         if not (targets[some].codes >= 0).any():
             return
         tokens, kernel = Tokens.of(data[some]), self._kernels[0]

@@ -120,10 +120,7 @@ class HMSVM(KernelEstimator):
         return "raise max_iter or tol, or lower C"
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                found = getattr(self, name)
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+        self._check_choices(CHOICES)
         if self.C is not None and number("C", self.C, low=0) == 0:
             raise InputError("C must be above 0, got 0")
         super()._fit(data, targets, weights)

@@ -10,6 +10,7 @@ Only subsets that training tokens have get columns: the weight of any other is 0
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -61,9 +62,9 @@ class _Subsets(Expansion):
         return x
 
     @staticmethod
+    @abstractmethod
     def _entries(n: Ints) -> Ints:
         """Entries of rows with n features."""
-        raise NotImplementedError
 
     def _check_columns(self) -> None:
         if self.n_columns >= 2**31:

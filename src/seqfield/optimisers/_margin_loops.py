@@ -1,4 +1,4 @@
-"""Compiled loops of working sets: decoding violators, the small quadratic programs, certificates.
+"""Compiled loops of working sets: the small quadratic programs, visits, certificates.
 
 Sequence i has a working set of labellings y, and
 
@@ -10,191 +10,31 @@ that the labelling asks for.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqfield._compile import inlined, loop
-from seqfield.architectures.dual import add_at, has_row, read_scores, read_weights
-from seqfield.chain._numba_paths import nbest, viterbi, viterbi_by_distance
+from seqfield.architectures.dual import add_at, has_row, read_weights
+from seqfield.optimisers._margin_decoding import (
+    HARD,
+    L1,
+    L2,
+    LABELLING,
+    ROUNDING,
+    best_outside,
+    distance,
+    is_member,
+    labels_of,
+    margin_of,
+    most_violated,
+    reached,
+    read,
+    terms,
+)
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-UNIT, HAMMING, SCALED = 0, 1, 2
-L1, L2, LABELLING, HARD = 0, 1, 2, 3
 #: a visit solves its program until the largest violation has fallen to this share of itself
 FALL = 0.1
-#: slack that rounding alone may ask for
-ROUNDING = 1e-12
-
-
-class Task(NamedTuple):
-    """Sequences with all labels known, what they ask for, and the scores of transitions.
-
-    Sequence i has the tokens begin[i]..end[i]; where ``opens`` or ``closes`` is false it is part of
-    a longer one that goes on beyond.
-    """
-
-    begin: Ints
-    end: Ints
-    opens: NDArray[np.bool_]
-    closes: NDArray[np.bool_]
-    gold: NDArray[np.int32]
-    cost: Floats  # (n,) C times the weight of the sequence
-    start: Floats
-    edge: Floats  # (1, S, S), forbidden ones -inf
-    stop: Floats
-    margin: int
-    slack: int
-
-
-class Sets(NamedTuple):
-    """The working sets: room for ``capacity`` labellings of each sequence, ``held`` of them there.
-
-    Entry e of sequence i is at first[i] + e; its inner products with entry f at
-    square[i] + e capacity[i] + f, its labels from spot[i] + e length[i].
-    """
-
-    held: Ints
-    capacity: Ints
-    first: Ints
-    square: Ints
-    spot: Ints
-    alpha: Floats
-    need: Floats
-    factor: Floats
-    idle: Ints  # visits since alpha was above 0
-    gram: Floats
-    labels: NDArray[np.int32]
-
-
-@inlined
-def _labels_of(sets: Any, i: Any, e: Any, l: Any) -> Any:
-    at = sets.spot[i] + e * l
-    return sets.labels[at : at + l]
-
-
-@inlined
-def _read(task: Any, store: Any, i: Any, marks: Any, node: Any) -> None:
-    """Scores of the marked tokens."""
-    a, l = task.begin[i], task.end[i] - task.begin[i]
-    for t in range(l):
-        if marks[t]:
-            read_scores(store, a + t, node[t])
-    for j in range(node.shape[1]):
-        if task.opens[i]:
-            node[0, j] += task.start[j]
-        if task.closes[i]:
-            node[l - 1, j] += task.stop[j]
-
-
-@inlined
-def _margin(gold: Any, labels: Any, node: Any, edge: Any) -> Any:
-    """F(gold) - F(labels), from the places where they differ."""
-    m = 0.0
-    for t in range(labels.shape[0]):
-        y, g = labels[t], gold[t]
-        if y != g:
-            m += node[t, g] - node[t, y]
-        if t > 0 and (y != g or labels[t - 1] != gold[t - 1]):
-            m += edge[0, gold[t - 1], g] - edge[0, labels[t - 1], y]
-    return m
-
-
-@inlined
-def _distance(gold: Any, labels: Any) -> Any:
-    h = 0
-    for t in range(labels.shape[0]):
-        h += labels[t] != gold[t]
-    return h
-
-
-@inlined
-def _terms(margin: Any, h: Any) -> Any:
-    """need and factor of a labelling at Hamming distance h."""
-    if margin == UNIT:
-        return 1.0, 1.0
-    return float(h), (1.0 if margin == HAMMING else float(h))
-
-
-@inlined
-def _add_cost(gold: Any, node: Any, cost: Any) -> None:
-    """cost more for every wrong label."""
-    for t in range(node.shape[0]):
-        for j in range(node.shape[1]):
-            if j != gold[t]:
-                node[t, j] += cost
-
-
-@inlined
-def _second_best(gold: Any, node: Any, edge: Any, found: Any) -> Any:
-    """The best labelling other than gold, if there is one."""
-    l = node.shape[0]
-    span, best = np.array([0, l]), np.empty(1)
-    viterbi(node, edge, span, found, best)
-    if _distance(gold, found) > 0:
-        return best[0] > -np.inf
-    two, values = np.empty((2, l), np.int32), np.empty((1, 2))
-    nbest(node, edge, span, 2, two, values)
-    # where both are equally good gold may be first or second
-    pick = 0 if _distance(gold, two[0]) > 0 else 1
-    found[:] = two[pick]
-    return values[0, pick] > -np.inf
-
-
-@inlined
-def _most_violated(task: Any, gold: Any, node: Any, found: Any) -> Any:
-    """The labelling that asks for the most slack, if any does; may change node."""
-    l = node.shape[0]
-    if task.margin == UNIT:
-        return _second_best(gold, node, task.edge, found)
-    if task.margin == HAMMING:
-        _add_cost(gold, node, 1.0)
-        best = np.empty(1)
-        viterbi(node, task.edge, np.array([0, l]), found, best)
-        _add_cost(gold, node, -1.0)
-        return _distance(gold, found) > 0
-    labels, best = np.zeros((l + 1, l), np.int32), np.empty(l + 1)
-    viterbi_by_distance(node, task.edge, gold, labels, best)
-    worst, pick = -np.inf, 0
-    for h in range(1, l + 1):
-        if best[h] > -np.inf:
-            asked = h * (1.0 - _margin(gold, labels[h], node, task.edge))
-            if asked > worst:
-                worst, pick = asked, h
-    found[:] = labels[pick]
-    return pick > 0
-
-
-@inlined
-def _best_outside(task: Any, sets: Any, i: Any, gold: Any, node: Any, found: Any) -> Any:
-    """The labelling outside of the working set that asks for the most slack, if there is any.
-
-    With slack rescaling that of the least margin: it asks for some if any does.
-    """
-    l, k = node.shape[0], sets.held[i] + 2
-    labels, values = np.empty((k, l), np.int32), np.empty((1, k))
-    extra = 1.0 if task.margin == HAMMING else 0.0
-    _add_cost(gold, node, extra)
-    nbest(node, task.edge, np.array([0, l]), k, labels, values)
-    _add_cost(gold, node, -extra)
-    for r in range(k):
-        if values[0, r] == -np.inf:
-            return False
-        if _distance(gold, labels[r]) > 0 and not _is_member(sets, i, labels[r]):
-            found[:] = labels[r]
-            return True
-    return False
-
-
-@inlined
-def _is_member(sets: Any, i: Any, labels: Any) -> Any:
-    for e in range(sets.held[i]):
-        if _distance(labels, _labels_of(sets, i, e, labels.shape[0])) == 0:
-            return True
-    return False
 
 
 @inlined
@@ -239,9 +79,9 @@ def _enter(
     a, l, e = task.begin[i], labels.shape[0], sets.held[i]
     gold, width = task.gold[a : a + l], sets.capacity[i]
     at = sets.first[i] + e
-    sets.need[at], sets.factor[at] = _terms(task.margin, _distance(gold, labels))
+    sets.need[at], sets.factor[at] = terms(task.margin, distance(gold, labels))
     sets.alpha[at], sets.idle[at] = 0.0, 0
-    _labels_of(sets, i, e, l)[:] = labels
+    labels_of(sets, i, e, l)[:] = labels
     sets.held[i] = e + 1
     _values_of(task, store, i, labels, marks, values)
     steps[:] = 0.0
@@ -249,7 +89,7 @@ def _enter(
         steps[gold[t - 1], gold[t]] += store.eta
         steps[labels[t - 1], labels[t]] -= store.eta
     for f in range(e + 1):
-        y, inner = _labels_of(sets, i, f, l), 0.0
+        y, inner = labels_of(sets, i, f, l), 0.0
         for t in range(l):
             if y[t] != gold[t]:
                 inner += values[t, gold[t]] - values[t, y[t]]
@@ -345,28 +185,28 @@ def visit(
         gold, new = task.gold[a : a + l], False
         marks[:l] = False
         for e in range(sets.held[i]):
-            y = _labels_of(sets, i, e, l)
+            y = labels_of(sets, i, e, l)
             for t in range(l):
                 marks[t] |= y[t] != gold[t]
-        _read(task, store, i, every if decode else marks, node)
+        read(task, store, i, every if decode else marks, node)
         # every margin before one of them is changed
         worst = 0.0
         for e in range(sets.held[i]):
-            y = _labels_of(sets, i, e, l)
-            m = _margin(gold, y, node, task.edge)
+            y = labels_of(sets, i, e, l)
+            m = margin_of(gold, y, node, task.edge)
             g[e] = sets.need[first + e] - sets.factor[first + e] * m
             worst = max(worst, g[e])
         if decode:
             here = node[:l]
             if task.slack == LABELLING:
-                new, worst = _best_outside(task, sets, i, gold, here, found[:l]), 0.0
+                new, worst = best_outside(task, sets, i, gold, here, found[:l]), 0.0
             else:
-                new = _most_violated(task, gold, here, found[:l])
+                new = most_violated(task, gold, here, found[:l])
             if new:
-                need, factor = _terms(task.margin, _distance(gold, found[:l]))
-                asked = need - factor * _margin(gold, found[:l], here, task.edge)
+                need, factor = terms(task.margin, distance(gold, found[:l]))
+                asked = need - factor * margin_of(gold, found[:l], here, task.edge)
                 new = asked > worst + ROUNDING * (1.0 + worst)
-                new = new and not _is_member(sets, i, found[:l])
+                new = new and not is_member(sets, i, found[:l])
                 if new:
                     g[sets.held[i]] = asked
                     for t in range(l):
@@ -395,7 +235,7 @@ def visit(
             sets.idle[first + e] = 0 if alpha[e] > 0.0 else sets.idle[first + e] + 1
             if d == 0.0:
                 continue
-            y = _labels_of(sets, i, e, l)
+            y = labels_of(sets, i, e, l)
             for t in range(l):
                 if y[t] != gold[t]:
                     change[t, gold[t]] += d
@@ -431,10 +271,10 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
         a, l, first = task.begin[i], task.end[i] - task.begin[i], sets.first[i]
         gold = task.gold[a : a + l]
         out[i] = 0.0
-        _read(task, store, i, every, node)
+        read(task, store, i, every, node)
         here = node[:l]
         for e in range(sets.held[i]):
-            m = _margin(gold, _labels_of(sets, i, e, l), here, task.edge)
+            m = margin_of(gold, labels_of(sets, i, e, l), here, task.edge)
             alpha, need = sets.alpha[first + e], sets.need[first + e]
             out[i, 1] += alpha * need
             out[i, 2] += alpha * sets.factor[first + e] * m
@@ -443,34 +283,18 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
                 out[i, 0] += max(0.0, need - sets.factor[first + e] * m)
         if task.slack == LABELLING:
             # slacks of labellings outside could be any number: there must be none of them
-            if _best_outside(task, sets, i, gold, here, found[:l]):
-                need, factor = _terms(task.margin, _distance(gold, found[:l]))
-                if need - factor * _margin(gold, found[:l], here, task.edge) > ROUNDING:
+            if best_outside(task, sets, i, gold, here, found[:l]):
+                need, factor = terms(task.margin, distance(gold, found[:l]))
+                if need - factor * margin_of(gold, found[:l], here, task.edge) > ROUNDING:
                     out[i, 0] = np.inf
             continue
         if task.slack == HARD:
-            out[i, 4] = _reached(task, gold, here, found[:l])
+            out[i, 4] = reached(task, gold, here, found[:l])
             continue
-        if _most_violated(task, gold, here, found[:l]):
-            need, factor = _terms(task.margin, _distance(gold, found[:l]))
-            m = _margin(gold, found[:l], here, task.edge)
+        if most_violated(task, gold, here, found[:l]):
+            need, factor = terms(task.margin, distance(gold, found[:l]))
+            m = margin_of(gold, found[:l], here, task.edge)
             out[i, 0] = max(0.0, need - factor * m)
-
-
-@inlined
-def _reached(task: Any, gold: Any, node: Any, found: Any) -> Any:
-    """min over labellings of <f, v> / need: all constraints hold where it is 1."""
-    if task.margin != HAMMING:
-        if not _second_best(gold, node, task.edge, found):
-            return np.inf
-        return _margin(gold, found, node, task.edge)
-    l, least = node.shape[0], np.inf
-    labels, best = np.zeros((l + 1, l), np.int32), np.empty(l + 1)
-    viterbi_by_distance(node, task.edge, gold, labels, best)
-    for h in range(1, l + 1):
-        if best[h] > -np.inf:
-            least = min(least, _margin(gold, labels[h], node, task.edge) / h)
-    return least
 
 
 @loop

@@ -25,14 +25,15 @@ from seqfield._parallel import run
 from seqfield.architectures.dual import Growing
 from seqfield.errors import BudgetError, InputError, LabelError
 from seqfield.labels import Targets
+from seqfield.optimisers import _margin_decoding as kinds
 from seqfield.optimisers import _margin_loops as loops
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
-from seqfield.optimisers._margin_loops import Sets, Task
+from seqfield.optimisers._margin_decoding import Sets, Task
 
 Ints = NDArray[np.int64]
 
-MARGINS = {"unit": loops.UNIT, "hamming": loops.HAMMING, "slack": loops.SCALED}
-SLACKS = {"l1": loops.L1, "l2": loops.L2, "labelling": loops.LABELLING, "hard": loops.HARD}
+MARGINS = {"unit": kinds.UNIT, "hamming": kinds.HAMMING, "slack": kinds.SCALED}
+SLACKS = {"l1": kinds.L1, "l2": kinds.L2, "labelling": kinds.LABELLING, "hard": kinds.HARD}
 #: passes over the working sets after each pass that decodes, while they gain enough
 REPEATS = 10
 #: of the last decoding pass's gain, below which they do not
@@ -151,10 +152,10 @@ class _Fit:
         slack, need, product, total, reached = out.T
         norm = float(product.sum())  # |f|^2 = sum alpha <f, v>
         cost, bound = task.cost * slack, np.zeros(len(slack))
-        if task.slack == loops.L2:
+        if task.slack == kinds.L2:
             cost, bound = task.cost * slack**2, total**2 / (4.0 * task.cost)
         dual = float((need - bound).sum()) - 0.5 * norm
-        if task.slack == loops.HARD:
+        if task.slack == kinds.HARD:
             # f / share reaches every margin
             share = float(reached.min())
             primal = 0.5 * norm / share**2 if share > 0 else np.inf
