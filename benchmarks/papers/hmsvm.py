@@ -69,8 +69,10 @@ def perceptron(degree: int, *, max_iter: int, average: bool) -> sf.StructuredPer
 class Study:
     """Folds, development data, a score; models are tuned on the one and measured on the other."""
 
-    def __init__(self, data: Data, rest: Data, features: Any, metric: Metric, n_folds: int) -> None:
-        self.metric = metric
+    def __init__(
+        self, data: Data, rest: Data, features: Any, metric: Metric, n_folds: int, only: str
+    ) -> None:
+        self.metric, self.only = metric, only
         cut = 2 * len(rest.y) // 3
         self.development = self._encode(
             rest.pick(slice(cut)), rest.pick(slice(cut, None)), features
@@ -98,8 +100,11 @@ class Study:
         best = max(scores, key=lambda value: scores[value])
         return partial(make, **{name: best}), f"{name} = {best:g}"
 
-    def report(self, name: str, theirs: str, make: Make, chosen: str = "") -> list[Any]:
-        """Print one row; the models of the folds."""
+    def add(self, name: str, theirs: str, make: Make, key: str, grid: tuple[Any, ...]) -> list[Any]:
+        """Print the row of a tuned model, if it is asked for; the models of the folds."""
+        if self.only not in name:
+            return []
+        make, chosen = self.tuned(make, key, grid)
         scores, models, begin = [], [], time.time()
         for part in self.folds:
             models.append(make())
@@ -125,7 +130,7 @@ def names_of(data: Data) -> Data:
     return data.pick(np.flatnonzero(fits))
 
 
-def named_entities(n_folds: int) -> None:
+def named_entities(n_folds: int, only: str) -> None:
     data = names_of(spanish().train)
     order = np.random.default_rng(0).permutation(len(data.y))
     study = Study(
@@ -134,20 +139,19 @@ def named_entities(n_folds: int) -> None:
         sf.Words(window=3, spelling="ner", columns=False),
         sf.metrics.span_f1,
         n_folds,
+        only,
     )
     n = study.folds[0][0].n_tokens
     print(f"\n### Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds of {n} tokens\n")
     header("model", "chosen on other sentences", "F1 (sd)", "thesis", "minutes a fold")
-    study.report("HMM, overlapping features", "69.11", *study.tuned(sf.HMM, "alpha", ALPHAS))
+    study.add("HMM, overlapping features", "69.11", sf.HMM, "alpha", ALPHAS)
     crf = partial(sf.CRF, observed_only=False)
-    study.report("CRF", "72.62", *study.tuned(crf, "c2", C2_GRID))
+    study.add("CRF", "72.62", crf, "c2", C2_GRID)
     for average in (False, True):
         dual = partial(perceptron, 2, average=average)
         word = ", averaged" if average else ""
         theirs = "" if average else "72.15"
-        study.report(
-            f"dual perceptron, degree 2{word}", theirs, *study.tuned(dual, "max_iter", EPOCHS)
-        )
+        study.add(f"dual perceptron, degree 2{word}", theirs, dual, "max_iter", EPOCHS)
     machines(study, {1: "", 2: "72.77", 3: "73.15"})
 
 
@@ -157,15 +161,14 @@ def machines(study: Study, theirs: dict[int, str], grid: tuple[float, ...] = C_G
     for degree, number in theirs.items():
         for margin in ("unit", "hamming"):
             make = partial(svm, degree, study.scale(degree), margin=margin)
-            chosen = study.tuned(make, "C", grid)
             name = f"HM-SVM, degree {degree}, {margin} margin"
-            supports[name] = study.report(name, number if margin == "unit" else "", *chosen)
+            supports[name] = study.add(name, number if margin == "unit" else "", make, "C", grid)
     print("\nC is in units of 1 / mean k(x, x).\n")
     header(
         "model", "support sequences", "% of sequences without", "for each with some",
         "positions from gold", "gap %",
     )  # fmt: skip
-    for name, models in supports.items():
+    for name, models in ((name, found) for name, found in supports.items() if found):
         reports = [model.support_ for model in models]
         row(
             name,
@@ -177,7 +180,7 @@ def machines(study: Study, theirs: dict[int, str], grid: tuple[float, ...] = C_G
         )
 
 
-def pitch(n_folds: int) -> None:
+def pitch(n_folds: int, only: str) -> None:
     raw = prosody(N_FRAGMENTS + N_DEVELOPMENT)
     data = Data(windowed(raw.X, 5), raw.y)
     study = Study(
@@ -186,14 +189,15 @@ def pitch(n_folds: int) -> None:
         sf.Attributes(min_freq=2),
         sf.metrics.token_accuracy,
         n_folds,
+        only,
     )
     n = study.folds[0][0].n_tokens
     print(f"\n### Prosody, {N_FRAGMENTS} sentences, window 5, {n_folds} folds of {n} tokens\n")
     header("model", "chosen on other sentences", "accuracy % (sd)", "thesis", "minutes a fold")
     crf = partial(sf.CRF, observed_only=False)
-    study.report("CRF", "", *study.tuned(crf, "c2", C2_GRID))
+    study.add("CRF", "", crf, "c2", C2_GRID)
     dual = partial(perceptron, 2, average=False)
-    study.report("dual perceptron, degree 2", "", *study.tuned(dual, "max_iter", EPOCHS))
+    study.add("dual perceptron, degree 2", "", dual, "max_iter", EPOCHS)
     machines(study, {1: "", 2: "", 3: ""}, PITCH_GRID)
     print(
         "\nThesis (Switchboard): 5716 support sequences, 41.73 % without, 4.24 for each with some."
@@ -304,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=[*PARTS, "four", "support"])
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--model", default="", help="only models whose name contains this (four)")
+    parser.add_argument("--model", default="", help="only models whose name contains this")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     if args.part == "support":
@@ -312,7 +316,7 @@ def main() -> None:
     elif args.part == "four":
         four(args.folds, args.model)
     else:
-        PARTS[args.part](args.folds)
+        PARTS[args.part](args.folds, args.model)
 
 
 if __name__ == "__main__":
