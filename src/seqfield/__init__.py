@@ -32,6 +32,7 @@ _HOMES = {
     "CRF": "seqfield.estimators",
     "GPSC": "seqfield.estimators",
     "GPSL": "seqfield.estimators",
+    "GPStruct": "seqfield.estimators",
     "HMM": "seqfield.estimators",
     "AdaBoost": "seqfield.estimators",
     "HMSVM": "seqfield.estimators",

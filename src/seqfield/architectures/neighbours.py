@@ -3,21 +3,13 @@ amplitude, and a table of scores for each distance between neighbours."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from seqfield.architectures.rooted import Rows
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
-
-
-class Rows(NamedTuple):
-    """The root of the gram matrix, and the row of each token in it."""
-
-    root: Floats
-    rows: NDArray[np.int64]
 
 
 class Neighbours:

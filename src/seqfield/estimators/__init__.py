@@ -5,6 +5,7 @@ from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
 from seqfield.estimators.gpsc import GPSC
 from seqfield.estimators.gpsl import GPSL
+from seqfield.estimators.gpstruct import GPStruct
 from seqfield.estimators.hmm import HMM
 from seqfield.estimators.hmsvm import HMSVM
 from seqfield.estimators.kernel_crf import KernelCRF
@@ -17,6 +18,7 @@ __all__ = [
     "HMM",
     "HMSVM",
     "AdaBoost",
+    "GPStruct",
     "KernelCRF",
     "SequenceBoost",
     "StructuredPerceptron",

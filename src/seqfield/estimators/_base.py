@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from seqfield.estimators._calibration import (
     shifted,
     tempered,
 )
-from seqfield.estimators._objective import Constraint
+from seqfield.estimators._objective import Constraint, even_bounds
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.labels import SETS, LabelSet, Targets, is_missing, nested
 from seqfield.metrics import token_accuracy
@@ -37,6 +37,9 @@ from seqfield.sequences import Sequences, as_sequences
 
 Floats = NDArray[np.float64]
 Decoding = Literal["viterbi", "posterior"]
+
+#: numbers in the scores of all draws that are held at once: 512 MiB
+DRAWN = 2**26
 
 
 # scikit-learn has no types, so its classes are Any to mypy
@@ -82,6 +85,11 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _draws(self, data: Sequences) -> list[ChainScores]:
         """The same for each posterior draw, where p(y | x) is an average; else just one."""
         return [self._scores(data)]
+
+    @property
+    def _n_draws(self) -> int:
+        """How many draws there are."""
+        return 1
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -232,7 +240,10 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ``decoding="viterbi"`` gives the most probable labelling, ``"posterior"`` the one with the
         most expected right labels.
         """
-        return self._decode(self._chains(X, lengths), decoding)
+        return self._labels_of(self._encode(X, lengths), decoding)
+
+    def _labels_of(self, data: Sequences, decoding: Decoding) -> list[Any]:
+        return [row for chains in self._blocks(data) for row in self._decode(chains, decoding)]
 
     def _decode(self, chains: list[ChainScores], decoding: Decoding) -> list[Any]:
         if decoding == "viterbi":
@@ -245,27 +256,32 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def predict_proba(self, X: Any, *, lengths: Any = None) -> list[Floats]:
         """p(y_t = j | x): for each sequence a (T, S) array, columns in order of ``classes_``."""
-        chains = self._posterior(self._chains(X, lengths))
-        node = _average.marginals(chains, self.n_jobs)
-        return np.split(node, chains[0].offsets[1:-1])
+        data = self._encode(X, lengths)
+        blocks = (self._posterior(chains) for chains in self._blocks(data))
+        node = np.vstack([_average.marginals(chains, self.n_jobs) for chains in blocks])
+        return np.split(node, data.offsets[1:-1])
 
     def predict_nbest(
         self, X: Any, n: int = 5, *, lengths: Any = None
     ) -> list[list[tuple[list[Any], float]]]:
         """For each sequence its n best labellings with their log-probabilities, best first."""
-        chains = self._joint(self._chains(X, lengths))
-        found = _average.nbest(chains, n, self.n_jobs)
-        names = self._labels.names
-        return [[([names[k] for k in codes], p) for codes, p in best] for best in found]
+        names, out = self._labels.names, []
+        for chains in map(self._joint, self._blocks(self._encode(X, lengths))):
+            found = _average.nbest(chains, n, self.n_jobs)
+            out += [[([names[k] for k in codes], p) for codes, p in best] for best in found]
+        return out
 
     def sample(
         self, X: Any, n: int = 1, *, random_state: Any = None, lengths: Any = None
     ) -> list[list[list[Any]]]:
         """For each sequence n labellings drawn from p(y | x)."""
-        chains = self._joint(self._chains(X, lengths))
-        codes = _average.sample(chains, n, random_state, self.n_jobs)
-        drawn = [self._labels.decode(row, chains[0].offsets) for row in codes]
-        return [[draw[i] for draw in drawn] for i in range(chains[0].n_sequences)]
+        data = self._encode(X, lengths)
+        if self._n_draws > 1:  # blocks go on with the same random numbers
+            random_state = check_random_state(random_state)
+        blocks = (self._joint(chains) for chains in self._blocks(data))
+        parts = [_average.sample(chains, n, random_state, self.n_jobs) for chains in blocks]
+        drawn = [self._labels.decode(row, data.offsets) for row in np.hstack(parts)]
+        return [[draw[i] for draw in drawn] for i in range(len(data))]
 
     def log_likelihood(self, X: Any, y: Any, *, lengths: Any = None) -> Floats:
         """log p(y | x) of each sequence (n,).
@@ -273,18 +289,23 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
         -inf.
         """
-        chains = self._joint(self._chains(X, lengths))
-        rows = nested(y, chains[0].offsets, flat=lengths is not None)
+        data = self._encode(X, lengths)
+        rows = nested(y, data.offsets, flat=lengths is not None)
         targets = self._labels.encode(rows, self.missing_label)
-        return _average.log_prob(chains, targets, self.n_jobs)
+        out, at = [], 0
+        for chains in map(self._joint, self._blocks(data)):
+            n = chains[0].n_sequences
+            out.append(_average.log_prob(chains, targets[np.arange(at, at + n)], self.n_jobs))
+            at += n
+        return np.concatenate(out)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, lengths: Any = None) -> float:
         """Token accuracy over the labelled tokens; sequence i counts ``sample_weight[i]`` times."""
-        chains = self._chains(X, lengths)
-        rows = nested(y, chains[0].offsets, flat=lengths is not None)
+        data = self._encode(X, lengths)
+        rows = nested(y, data.offsets, flat=lengths is not None)
         self._labels.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
         rows = [[None if is_missing(v, self.missing_label) else v for v in row] for row in rows]
-        predicted = self._decode(chains, "viterbi")
+        predicted = self._labels_of(data, "viterbi")
         if sample_weight is None:
             return token_accuracy(rows, predicted)
         known = [sum(v is not None for v in row) for row in rows]
@@ -312,9 +333,16 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return X  # encoded already, by this model's features_
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
-    def _chains(self, X: Any, lengths: Any = None) -> list[ChainScores]:
-        """Scores of X under the model's constraints, of each posterior draw."""
-        chains = [self._constrained(part) for part in self._draws(self._encode(X, lengths))]
+    def _blocks(self, data: Sequences) -> Iterator[list[ChainScores]]:
+        """Scores of data under the model's constraints, of each posterior draw; of many draws in
+        blocks of sequences, so that memory has a bound."""
+        numbers = data.n_tokens * len(self._labels) * self._n_draws
+        n_blocks = 1 if self._n_draws == 1 else -(-numbers // DRAWN)
+        for first, last in even_bounds(data.offsets, n_blocks):
+            yield self._chains(data if n_blocks == 1 else data[np.arange(first, last)])
+
+    def _chains(self, data: Sequences) -> list[ChainScores]:
+        chains = [self._constrained(part) for part in self._draws(data)]
         if self.offsets_ is not None:  # labels and probabilities shall agree
             chains = [shifted(scores, self.offsets_) for scores in chains]
         return chains

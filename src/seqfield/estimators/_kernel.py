@@ -281,6 +281,16 @@ class KernelEstimator(DescentEstimator):
         add up, and the transition scores (draws, S, S) of each."""
         self._functions, self._steps, self._edges = functions, steps, edges
 
+    def _keep_draws(self, basis: Root, every: Floats, root_eta: float) -> None:
+        """Set estimates (1 + draws, r S + S^2) in coordinates of a root: a point estimate first,
+        then draws from a posterior, over which predictions are averaged."""
+        s, r = len(self._labels), basis.root.shape[1]
+        # (1 + draws, r, S) -> r rows of coefficients for each estimate side by side
+        b = every[:, : r * s].reshape(-1, r, s).transpose(1, 0, 2).reshape(r, -1)
+        steps = np.zeros((len(every), s * s))
+        steps[:, : every.shape[1] - r * s] = root_eta * every[:, r * s :]
+        self._keep([basis.function(b)], steps.reshape(-1, s, s))
+
     @property
     def kernel_(self) -> Any:
         """The fitted kernel, or a list of them if several were given."""
@@ -307,6 +317,10 @@ class KernelEstimator(DescentEstimator):
             total += part.values(data.x, self.n_jobs)
         return total
 
+    def _drawn_values(self, data: Sequences, columns: slice) -> Floats:
+        """Values of the drawn functions at the data's tokens."""
+        return self._values(data, columns)
+
     def _scores(self, data: Sequences) -> ChainScores:
         s = len(self._labels)
         values = self._values(data, slice(0, s + self._edges * s * s))
@@ -315,12 +329,16 @@ class KernelEstimator(DescentEstimator):
             edge = edge + values[:, s:].reshape(-1, s, s)
         return ChainScores(np.ascontiguousarray(values[:, :s]), edge, data.offsets, check=False)
 
+    @property
+    def _n_draws(self) -> int:
+        return max(1, len(self._steps) - 1)
+
     def _draws(self, data: Sequences) -> list[ChainScores]:
         if len(self._steps) == 1:
             return [self._scores(data)]
         s = len(self._labels)
         # the first columns are the MAP estimate's
-        values = self._values(data, slice(s, None))
+        values = self._drawn_values(data, slice(s, None))
         return [
             ChainScores(
                 np.ascontiguousarray(values[:, k * s : (k + 1) * s]),

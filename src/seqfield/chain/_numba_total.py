@@ -1,0 +1,103 @@
+"""Compiled sum of log Z over all sequences from a table of scores: what samplers ask for most.
+
+Scores are w = exp(score - the token's largest) and e = exp(transition - the largest of all), so
+every token has a label with w = 1, and a label's message is at least e^-r of the largest before it,
+r being the range of the transitions. A label whose w underflows to 0 has less than e^-745 of the
+token's mass, and what follows can favour it by no more than e^r: with r <= `RANGE` nothing is lost
+that a float64 could hold. Forbidden transitions break this argument and have no place here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from seqfield._compile import loop
+
+#: the largest range of transition scores
+RANGE = 250.0
+#: messages are scaled up again below this: one step takes them down by e^-RANGE at most
+SMALL = 1e-180
+
+
+@loop
+def exponents(
+    f: Any, g: Any, a: Any, b: Any, rows: Any, allowed: Any, out: Any, largest: Any
+) -> None:
+    """out[k] = a f + b g at rows[k], less its largest entry, which goes to largest[k].
+
+    f is (n, S), g (S, n). What is not ``allowed`` (K, S) becomes -inf; an empty array allows
+    everything.
+    """
+    s = f.shape[1]
+    free = allowed.shape[0] == 0
+    for k in range(rows.shape[0]):
+        r = rows[k]
+        top = -np.inf
+        for j in range(s):
+            v = a * f[r, j] + b * g[j, r]
+            if not (free or allowed[k, j]):
+                v = -np.inf
+            out[k, j] = v
+            top = v if v > top else top
+        for j in range(s):
+            out[k, j] -= top
+        largest[k] = top
+
+
+@loop
+def turn(f: Any, g: Any, a: Any, b: Any) -> None:
+    """f <- a f + b g for f (n, S), g (S, n)."""
+    for r in range(f.shape[0]):
+        for j in range(f.shape[1]):
+            f[r, j] = a * f[r, j] + b * g[j, r]
+
+
+@loop
+def total_log_z(w: Any, largest: Any, index: Any, edge: Any, offsets: Any, weights: Any) -> Any:
+    """sum_i weights[i] log Z_i; token t has the row index[t]. NaN if the range of ``edge`` (S, S)
+    is above `RANGE`."""
+    s = edge.shape[0]
+    low, high = edge[0, 0], edge[0, 0]
+    for q in range(s):
+        for j in range(s):
+            low, high = min(low, edge[q, j]), max(high, edge[q, j])
+    if not high - low <= RANGE:
+        return np.nan
+    # rows padded to fours: inner loops have no odd end
+    width = (s + 3) // 4 * 4
+    e = np.zeros((s, width))
+    for q in range(s):
+        for j in range(s):
+            e[q, j] = np.exp(edge[q, j] - high)
+    alpha, pred = np.zeros(width), np.zeros(width)
+    total = 0.0
+    for i in range(offsets.shape[0] - 1):
+        first, last = offsets[i], offsets[i + 1]
+        log_z = high * (last - first - 1)
+        for t in range(first, last):
+            k = index[t]
+            log_z += largest[k]
+            if t == first:
+                for j in range(s):
+                    pred[j] = 1.0
+            else:
+                for j in range(width):
+                    pred[j] = 0.0
+                for q in range(s):
+                    v = alpha[q]
+                    for j in range(width):
+                        pred[j] += v * e[q, j]
+            c = 0.0
+            for j in range(s):
+                v = pred[j] * w[k, j]
+                alpha[j] = v
+                c += v
+            if c < SMALL or c > 1.0 / SMALL or t == last - 1:
+                log_z += np.log(c)
+                c = 1.0 / c
+                for j in range(s):
+                    alpha[j] *= c
+        total += weights[i] * log_z
+    return total

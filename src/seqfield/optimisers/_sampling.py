@@ -1,0 +1,202 @@
+"""What samplers share: chains of draws from a posterior with the prior N(0, I), and how well they
+have mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from seqfield._checks import number
+from seqfield._parallel import run
+from seqfield.optimisers._base import Callback, Floats, Result, Step
+
+#: scalars of a draw that are watched
+WATCHED = ("log-likelihood", "squared norm")
+
+
+class Draws(NamedTuple):
+    """Draws (k, P) from all chains in turn, the watched scalars of every step after burn-in
+    (chains, steps, 2), and how often the likelihood was evaluated."""
+
+    theta: Floats
+    watched: Floats
+    n_evaluations: int
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Of the watched scalar that has the least."""
+        return min(effective_sample_size(self.watched[:, :, k]) for k in range(len(WATCHED)))
+
+    @property
+    def r_hat(self) -> float:
+        """Of the watched scalar that has the largest."""
+        return max(split_r_hat(self.watched[:, :, k]) for k in range(len(WATCHED)))
+
+
+class Move(NamedTuple):
+    """Where a chain stands after a step."""
+
+    theta: Floats
+    log_likelihood: float
+
+
+class Plan(NamedTuple):
+    """Steps of each chain, those of them that are burnt, and the draws kept of all chains."""
+
+    n_steps: int
+    n_burnt: int
+    n_chains: int
+    n_samples: int
+
+    @classmethod
+    def of(cls, n_steps: int, burn_in: float, n_chains: int, n_samples: int) -> Plan:
+        """From checked arguments; ``burn_in`` is a share of the steps."""
+        n_steps = number("n_steps", n_steps, low=4, whole=True)
+        n_burnt = int(number("burn_in", burn_in, low=0, high=0.99) * n_steps)
+        n_chains = number("n_chains", n_chains, low=1, whole=True)
+        n_samples = number("n_samples", n_samples, low=1, whole=True)
+        return cls(n_steps, n_burnt, n_chains, min(n_samples, n_chains * (n_steps - n_burnt)))
+
+    def kept(self, chain: int) -> NDArray[np.int64]:
+        """The steps of a chain whose draws are kept: evenly spread, the last one among them."""
+        share = len(range(chain, self.n_samples, self.n_chains))
+        spread = np.linspace(self.n_burnt, self.n_steps, share + 1)[1:]
+        return np.unique(np.ceil(spread).astype(np.int64) - 1)
+
+
+class Chain(NamedTuple):
+    """What is kept of one chain."""
+
+    theta: Floats
+    watched: Floats
+
+
+class Recorder:
+    """Keeps the draws and the watched scalars of one chain."""
+
+    def __init__(self, plan: Plan, number_: int) -> None:
+        self.plan, self._wanted = plan, set(plan.kept(number_).tolist())
+        self._step, self._kept, self._watched = 0, [], []  # type: int, list[Floats], list[Any]
+
+    def __call__(self, move: Move) -> None:
+        """Take in the next step."""
+        if self._step >= self.plan.n_burnt:
+            self._watched.append((move.log_likelihood, float(move.theta @ move.theta)))
+        if self._step in self._wanted:
+            self._kept.append(move.theta.copy())
+        self._step, self._last = self._step + 1, move
+
+    @property
+    def chain(self) -> Chain:
+        """What was kept; of a chain that was stopped early its last draw at least."""
+        move = self._last
+        kept = self._kept or [move.theta.copy()]
+        watched = self._watched or [(move.log_likelihood, float(move.theta @ move.theta))]
+        return Chain(np.array(kept), np.array(watched))
+
+
+def run_chains(
+    plan: Plan,
+    chains: list[Any],
+    moves: Callable[[Any], Iterator[Move]],
+    callback: Callback | None,
+    n_jobs: int | None,
+) -> Result:
+    """Run chains side by side on threads, and each of their products on one."""
+    told = Teller(callback)
+
+    def work(k: int) -> Chain:
+        keep = Recorder(plan, k)
+        for move in moves(chains[k]):
+            keep(move)
+            if told(move):
+                break
+        return keep.chain
+
+    with threadpool_limits(1, user_api="blas"):
+        found = run(work, range(len(chains)), n_jobs)
+    draws = joined(found, sum(chain.n_evaluations for chain in chains))
+    return finished(draws, plan.n_steps * plan.n_chains)
+
+
+def joined(chains: list[Chain], n_evaluations: int) -> Draws:
+    """The draws of several chains; their first draws first."""
+    most = max(len(chain.theta) for chain in chains)
+    theta = [chain.theta[k] for k in range(most) for chain in chains if k < len(chain.theta)]
+    length = min(len(chain.watched) for chain in chains)
+    watched = np.stack([chain.watched[:length] for chain in chains])
+    return Draws(np.array(theta), watched, n_evaluations)
+
+
+class Teller:
+    """Passes the steps of all chains on to one callback."""
+
+    def __init__(self, callback: Callback | None) -> None:
+        self.callback, self.count = callback, 0
+
+    def __call__(self, move: Move) -> bool:
+        self.count += 1
+        if self.callback is None:
+            return False
+        return self.callback(Step(self.count, move.theta, -move.log_likelihood))
+
+
+def finished(draws: Draws, n_iter: int) -> Result:
+    """The result of a sampler."""
+    value = -float(draws.watched[:, :, 0].mean())
+    return Result(draws.theta.mean(axis=0), value, None, n_iter, True, (draws,))
+
+
+def split_r_hat(values: Floats) -> float:
+    """Potential scale reduction of chains (m, n), each cut in two: about 1 once they agree.
+
+    >>> rng = np.random.default_rng(0)
+    >>> split_r_hat(rng.normal(size=(4, 1000))) < 1.01
+    True
+    >>> split_r_hat(rng.normal(size=(4, 1000)) + np.arange(4)[:, None]) > 1.5
+    True
+    """
+    half = values.shape[1] // 2
+    if half < 2:
+        return float("nan")
+    parts = np.vstack([values[:, :half], values[:, -half:]])
+    within = parts.var(axis=1, ddof=1).mean()
+    between = parts.mean(axis=1).var(ddof=1)
+    if within == 0.0:
+        return 1.0 if between == 0.0 else float("inf")
+    return float(np.sqrt((half - 1) / half + between / within))
+
+
+def effective_sample_size(values: Floats) -> float:
+    """Independent draws that would tell as much of the mean as chains (m, n) do.
+
+    Autocorrelations of all chains together, summed in pairs while these fall and stay positive
+    (Geyer's initial monotone sequence).
+
+    >>> rng = np.random.default_rng(0)
+    >>> 3000 < effective_sample_size(rng.normal(size=(4, 1000))) < 5000
+    True
+    """
+    m, n = values.shape
+    if n < 4:
+        return float("nan")
+    centred = values - values.mean(axis=1, keepdims=True)
+    size = 2 ** int(np.ceil(np.log2(2 * n)))
+    power = np.abs(np.fft.rfft(centred, size, axis=1)) ** 2
+    covariance = np.fft.irfft(power, size, axis=1)[:, :n].mean(axis=0) / n
+    within = covariance[0] * n / (n - 1)
+    between = values.mean(axis=1).var(ddof=1) if m > 1 else 0.0
+    total = within * (n - 1) / n + between
+    if total == 0.0:
+        return float(m * n)
+    rho = 1.0 - (within - covariance) / total
+    rho[0] = 1.0
+    pairs = rho[: n - n % 2].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs < 0.0)
+    pairs = pairs[: negative[0] if len(negative) else len(pairs)]
+    time = max(-1.0 + 2.0 * np.minimum.accumulate(pairs).sum(), 1.0 / np.log10(m * n))
+    return float(m * n / time)
