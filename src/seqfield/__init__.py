@@ -33,6 +33,7 @@ _HOMES = {
     "GPSC": "seqfield.estimators",
     "GPSL": "seqfield.estimators",
     "GPStruct": "seqfield.estimators",
+    "StructuredSVGP": "seqfield.estimators",
     "HMM": "seqfield.estimators",
     "AdaBoost": "seqfield.estimators",
     "HMSVM": "seqfield.estimators",

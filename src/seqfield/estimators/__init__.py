@@ -10,6 +10,7 @@ from seqfield.estimators.hmm import HMM
 from seqfield.estimators.hmsvm import HMSVM
 from seqfield.estimators.kernel_crf import KernelCRF
 from seqfield.estimators.perceptron import StructuredPerceptron
+from seqfield.estimators.svgp import StructuredSVGP
 
 __all__ = [
     "CRF",
@@ -22,5 +23,6 @@ __all__ = [
     "KernelCRF",
     "SequenceBoost",
     "StructuredPerceptron",
+    "StructuredSVGP",
     "load",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
-from seqfield.chain import ChainScores, log_partition, log_prob, marginals, subtract_path
+from seqfield.chain import ChainScores, log_partition, log_prob, marginals, sample, subtract_path
 from seqfield.labels import Targets
 from seqfield.losses._base import Floats, Loss, ScoreGradient, ScoreTangent, covariance
 
@@ -69,6 +70,32 @@ class LogLoss(Loss):
             return ScoreTangent(node, edge)
         held = covariance(scores, weights, d_node, d_edge, targets.allowed)
         return ScoreTangent(node - held.node, edge - held.edge)
+
+    def curvature(
+        self,
+        scores: ChainScores,
+        targets: Targets,
+        weights: Floats,
+        rng: np.random.Generator,
+        n: int,
+    ) -> tuple[list[Floats], Floats]:
+        """Second derivatives by the scores of each sequence, one label at a time (S, T, T), and by
+        each transition (S, S), every label being known: unbiased, from n labellings y ~ p(y | x),
+        and positive semi-definite always."""
+        s, offsets = scores.n_labels, scores.offsets
+        drawn = sample(self.free(scores, targets), n, random_state=rng)
+        centred = (drawn[:, :, None] == np.arange(s)).astype(np.float64)
+        centred -= centred.mean(axis=0)
+        nodes = []
+        for i, (a, b) in enumerate(pairwise(offsets.tolist())):
+            own = centred[:, a:b].transpose(2, 1, 0)
+            nodes.append(weights[i] / (n - 1) * (own @ own.transpose(0, 2, 1)))
+        # transitions of a sequence count its root weight times: their variances its weight times
+        later = np.delete(np.arange(offsets[-1]), offsets[:-1])
+        root = np.sqrt(np.repeat(weights, np.diff(offsets)))[later]
+        codes = drawn[:, later - 1].astype(np.int64) * s + drawn[:, later]
+        counts = np.stack([np.bincount(row, root, s * s) for row in codes])
+        return nodes, counts.var(axis=0, ddof=1).reshape(s, s)
 
     def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
         """The scores whose partition function is log Z, the cost added to wrong labels."""

@@ -1,0 +1,291 @@
+"""`StructuredSVGP`: sparse variational Gaussian-process chain models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.decomposition import TruncatedSVD
+
+from seqfield._checks import number
+from seqfield.architectures.inducing import Inducing, is_dense
+from seqfield.errors import BudgetError, CapabilityError, InputError
+from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._files import register
+from seqfield.estimators._kernel import GIB
+from seqfield.estimators._objective import Objective
+from seqfield.estimators._sampled import SampledEstimator
+from seqfield.kernels.covariance import Root
+from seqfield.kernels.gram import distinct
+from seqfield.labels import Targets
+from seqfield.losses._base import Loss
+from seqfield.losses.log import LogLoss
+from seqfield.losses.piecewise import PiecewiseLoss
+from seqfield.optimisers._base import Result
+from seqfield.optimisers._expectations import BlackBox, ChainLikelihood
+from seqfield.optimisers.svi import Fitted, StochasticVariational
+from seqfield.optimisers.variational_gaussian import Gaussians
+from seqfield.sequences import Sequences
+
+CHOICES = {"gradient": ("reparam", "score"), "optimizer": ("auto", "natural", "adam")}
+#: tokens that inducing inputs are chosen from, and dimensions in which sparse ones are compared
+POOL, DIMENSIONS = 20_000, 50
+
+
+@register
+class StructuredSVGP(SampledEstimator):
+    """Sparse variational Gaussian-process chain model (Galliani et al. 2017).
+
+    The model of `GPStruct`. The posterior of each label's function is a Gaussian over its values
+    at inducing tokens (or a mixture of Gaussians), fitted by maximising a lower bound on log p(y)
+    with minibatches of sequences: memory does not grow with their number.
+
+    Parameters
+    ----------
+    kernel, features : as in `GPSC`
+    n_inducing : inducing tokens, found by k-means (of sparse features the tokens nearest to the
+        means); all distinct tokens if there are no more
+    likelihood : "chain" (exact), "piecewise" (pseudo-likelihood of each edge by itself: cheaper,
+        and a worse model of the whole), or a function of (F, T, labels): score draws F (k, length,
+        S), transition draws T (k, S, S) and label codes (length,), in order of ``classes``, -1
+        where missing, to k log-likelihoods. It needs no derivative, and must be told ``classes``;
+        predictions are those of the chain with the scores it has found
+    gradient : "reparam" takes the likelihood's derivative; "score" its values alone, with far more
+        noise: raise ``n_draws``
+    n_components : Gaussians in the posterior
+    batch_size : sequences in a step; n_draws : draws of their scores
+    optimizer : "natural" steps along natural gradients, which takes far fewer epochs (one
+        component, gradient="reparam", no label missing); "adam"; "auto": natural where it can
+    optimize_kernel, optimize_inducing : learn the kernel's parameters and the inducing tokens
+        (dense features alone, at 4 kernel matrices a feature and step) by the bound
+    learning_rate : of Adam
+    n_samples : draws from the posterior that predictions are averaged over
+    eta, transitions : as in `GPSC`
+    gram_budget : the most GiB that posterior and batches may take
+    scheme, on_violation, classes, missing_label, random_state, n_jobs, verbose : as in `CRF`
+    max_iter : epochs; tol : stop when ten epochs raised the bound by less than this share of it
+
+    Attributes
+    ----------
+    classes_ : labels in column order
+    bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
+        files)
+    kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
+    transitions_ : (S, S) posterior mean of transition scores
+
+    >>> import seqfield as sf
+    >>> X, y = sf.make_galaxy(20, random_state=0)
+    >>> model = sf.StructuredSVGP(sf.kernels.RBF(0.35), n_inducing=40, max_iter=20, random_state=0)
+    >>> model.fit(X, y).score(X, y) > 0.8
+    True
+
+    A likelihood that is not a chain: the labels of a sequence by themselves, and their number of
+    changes, which should be about 2.
+
+    >>> import numpy as np
+    >>> def few_changes(F, T, labels):
+    ...     top = F.max(axis=2, keepdims=True)
+    ...     log_z = top[..., 0] + np.log(np.exp(F - top).sum(axis=2))
+    ...     own = np.take_along_axis(F, labels[None, :, None], axis=2)[..., 0] - log_z
+    ...     changes = np.count_nonzero(np.diff(labels))
+    ...     return own.sum(axis=1) + T[:, 0, 1] * (changes - 2.0) - T[:, 0, 1] ** 2
+    >>> model = sf.StructuredSVGP(sf.kernels.RBF(0.35), n_inducing=40, likelihood=few_changes,
+    ...     gradient="score", n_draws=40, classes=[0, 1], max_iter=20, random_state=0)
+    >>> model.fit(X, y).score(X, y) > 0.7
+    True
+    """
+
+    n_inducing: int
+    likelihood: Any
+    gradient: str
+    n_components: int
+    batch_size: int
+    n_draws: int
+    optimizer: str
+    optimize_kernel: bool
+    optimize_inducing: bool
+    learning_rate: float
+    max_iter: int
+    tol: float
+    gram_dtype = "float64"
+    _natural: bool
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        n_inducing: int = 500,
+        *,
+        features: Any = None,
+        likelihood: Literal["chain", "piecewise"] | Callable[..., Any] = "chain",
+        gradient: Literal["reparam", "score"] = "reparam",
+        n_components: int = 1,
+        batch_size: int = 50,
+        n_draws: int = 10,
+        optimizer: Literal["auto", "natural", "adam"] = "auto",
+        optimize_kernel: bool = True,
+        optimize_inducing: bool = False,
+        learning_rate: float = 0.02,
+        n_samples: int = 100,
+        eta: float = 1.0,
+        transitions: bool = True,
+        gram_budget: float = 6.0,
+        scheme: Any = None,
+        on_violation: Literal["raise", "repair"] = "raise",
+        classes: Any = None,
+        missing_label: Any = None,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        random_state: Any = None,
+        n_jobs: int | None = -1,
+        verbose: bool | int = False,
+    ) -> None:
+        self._store(locals())
+
+    # --- training -------------------------------------------------------------------------------
+
+    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        self._check_choices(CHOICES)
+        for name in ("n_inducing", "n_components", "batch_size", "n_draws", "n_samples"):
+            number(name, getattr(self, name), low=1, whole=True)
+        number("max_iter", self.max_iter, low=1, whole=True)
+        for name in ("learning_rate", "tol"):
+            number(name, getattr(self, name), low=0)
+        self._check_likelihood(targets)
+        self._natural = self._steps_naturally(targets)
+        if self.optimize_inducing and not is_dense(data.x):
+            raise CapabilityError(
+                "optimize_inducing=True moves inducing tokens through space: sparse features have "
+                "none to move through"
+            )
+        super()._fit(data, targets, weights)
+
+    def _check_likelihood(self, targets: Targets) -> None:
+        known = ("chain", "piecewise")
+        if not callable(self.likelihood):
+            if self.likelihood not in known:
+                raise InputError(
+                    f"likelihood must be one of {', '.join(known)}, or a function of (F, T, "
+                    f"labels); got {self.likelihood!r}"
+                )
+            return
+        if self.gradient != "score":
+            raise CapabilityError(
+                "a likelihood function gives values and no derivatives: use gradient='score'"
+            )
+        if self.classes is None:
+            raise InputError(
+                "a likelihood function needs classes=: its label codes are their order"
+            )
+        if self.scheme is not None:
+            raise CapabilityError("a likelihood function knows no scheme: leave scheme out")
+        sets = None if targets.allowed is None else targets.allowed.sum(axis=1)
+        if sets is not None and ((sets > 1) & (sets < len(self._labels))).any():
+            raise CapabilityError(
+                "a likelihood function takes single labels or none, no candidates"
+            )
+
+    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
+        tokens = self._inducing(data)
+        self.n_tokens_ = int(data.n_tokens)
+        self._check_memory(data, tokens.shape[0])
+        self._architecture = Inducing(
+            len(self._labels), self._kernels[0], tokens, self._given_eta()
+        )
+        return data
+
+    def _check_memory(self, data: Sequences, m: int) -> None:
+        """Posterior, its derivatives and the moments of Adam; a batch and its scores."""
+        s, copies = len(self._labels), 4 if self._natural else 8
+        longest = int(np.sort(data.lengths)[-self.batch_size :].sum())
+        need = 8.0 * (
+            copies * self.n_components * s * m**2 + longest * (m * (s + 4) + 3 * self.n_draws * s)
+        )
+        if need > self._budget:
+            raise BudgetError(
+                f"a posterior of {s} functions over {m} inducing tokens, with batches of {longest} "
+                f"tokens, needs {need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use "
+                "a smaller n_inducing or batch_size, or give more with gram_budget="
+            )
+
+    def _steps_naturally(self, targets: Targets) -> bool:
+        """Whether q goes along natural gradients."""
+        reason = ""
+        if self.n_components > 1:
+            reason = "has one component"
+        elif self.gradient != "reparam":
+            reason = "needs gradient='reparam'"
+        elif targets.allowed is not None:
+            reason = "needs every label: second derivatives have either sign where some are missing"
+        if reason and self.optimizer == "natural":
+            raise CapabilityError(f"optimizer='natural' {reason}; use optimizer='adam'")
+        return self.optimizer != "adam" and not reason
+
+    def _inducing(self, data: Sequences) -> Any:
+        """Inducing tokens: all distinct ones, or means of clusters."""
+        rng = self._random()
+        some = np.arange(data.n_tokens)
+        if len(some) > POOL:
+            some = np.sort(rng.choice(len(some), POOL, replace=False))
+        x = data.x[some]
+        x = x[distinct(x)[0]]
+        if x.shape[0] <= self.n_inducing:
+            return x
+        seed = int(rng.randint(2**31 - 1))
+        kind = MiniBatchKMeans if x.shape[0] > 5000 else KMeans
+        clusters = kind(self.n_inducing, random_state=seed, n_init=1)
+        if is_dense(x):
+            means = clusters.fit(x).cluster_centers_
+            return np.asarray(means[distinct(means)[0]])
+        # the nearest tokens: a mean of sparse tokens is not sparse
+        flat = x.astype(np.float64)
+        if x.shape[1] > DIMENSIONS:
+            flat = TruncatedSVD(DIMENSIONS, random_state=seed).fit_transform(flat)
+        far = clusters.fit_transform(flat)
+        return x[np.unique(far.argmin(axis=0))]
+
+    def _recipe(self, data: Sequences) -> Recipe:
+        loss: Loss = PiecewiseLoss() if self.likelihood == "piecewise" else LogLoss()
+        own: Any = ChainLikelihood(loss, self._constraint)
+        if callable(self.likelihood):
+            own = BlackBox(self.likelihood)
+        optimiser = StochasticVariational(
+            own,
+            self.gradient,
+            self._natural,
+            self.n_components,
+            self.n_draws,
+            min(self.batch_size, len(data)),
+            self.max_iter,
+            self.tol,
+            self.learning_rate,
+            self.optimize_kernel,
+            self.optimize_inducing,
+            int(self._random().randint(2**31 - 1)),
+        )
+        return Recipe(optimiser, loss)
+
+    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+        super()._finish(goal, theta, result)
+        fitted: Fitted = result.trace[0]
+        self.bounds_, self.bound_ = fitted.elbos, -self.objective_
+        model, q = fitted.architecture, fitted.q
+        self._kernels = [model.kernel]
+        rng = np.random.default_rng(int(self._random().randint(2**31 - 1)))
+        self._keep_posterior(_basis(model), theta, _draws(q, model.eta, self.n_samples, rng), 1.0)
+        del self.theta_, self._architecture
+
+
+def _basis(model: Inducing) -> Root:
+    """How whitened functions go on to new tokens."""
+    dual: Floats = scipy.linalg.inv(model.root).T
+    return Root(model.kernel, model.root, model.tokens, dual)
+
+
+def _draws(q: Gaussians, eta: float, n: int, rng: np.random.Generator) -> Floats:
+    v, steps = q.draw(n, rng)
+    if eta == 0.0:
+        steps = np.zeros_like(steps)
+    return np.hstack([v.reshape(n, -1), steps.reshape(n, -1)])

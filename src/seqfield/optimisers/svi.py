@@ -1,0 +1,287 @@
+"""Stochastic variational inference for sparse Gaussian-process scores.
+
+A step takes some sequences, estimates the expected log-likelihood of their labels and its
+derivatives by the Gaussians of their scores (`_expectations`), and pulls these back to q, to the
+kernel's parameters and to the inducing tokens. Memory is that of q and of one batch: it does not
+grow with the number of tokens.
+
+q is stepped along natural gradients (one component, a likelihood whose second derivative has one
+sign), whose rate falls so that noise averages out; or by Adam, as are the other parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqfield.architectures.inducing import Batch, Inducing
+from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers._expectations import (
+    Expected,
+    Moments,
+    by_reparameterisation,
+    by_scores,
+)
+from seqfield.optimisers.variational_gaussian import (
+    Gaussians,
+    KLGradient,
+    divergence,
+    natural_step,
+    natural_steps,
+)
+
+#: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
+SETTLE, POWER = 10.0, 0.7
+#: of the ELBO's noisy values, how much each new one counts
+SMOOTH = 0.1
+#: epochs between looks at whether the ELBO still rises
+PATIENCE = 10
+
+
+class Fitted(NamedTuple):
+    """The end of it: q, the architecture with its kernel and tokens, and the ELBO of each step."""
+
+    q: Gaussians
+    architecture: Inducing
+    elbos: Floats
+
+
+class Gradient(NamedTuple):
+    """An estimate of the ELBO, and its derivatives by what lies behind it."""
+
+    value: float
+    expected: list[Expected]  # of each component
+    means: Floats  # (K, M, S), of the expected log-likelihood alone
+    covariances: Floats  # (K, S, M, M), likewise
+    steps: Floats
+    step_variances: Floats
+    phi: Floats  # (N, M)
+    rest: list[Floats]  # (T, T) of each sequence
+    divergence: KLGradient
+
+
+@dataclass(frozen=True)
+class StochasticVariational:
+    """``max_iter`` epochs at most.
+
+    Needs ``problem`` of an objective over `architectures.inducing.Inducing`.
+    """
+
+    likelihood: Any
+    gradient: str = "reparam"
+    natural: bool = True
+    n_components: int = 1
+    n_samples: int = 10
+    batch_size: int = 50
+    max_iter: int = 100
+    tol: float = 1e-4
+    learning_rate: float = 0.02
+    optimize_kernel: bool = True
+    optimize_inducing: bool = False
+    seed: int = 0
+    needs = ("problem",)
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Maximise the ELBO; the result's trace holds `Fitted`."""
+        require("stochastic variational inference", objective, self.needs)
+        problem, architecture = objective.problem(), objective.architecture
+        state = _State(self, architecture, np.random.default_rng(self.seed))
+        n = len(problem.tables)
+        watch, converged, epoch = _Watch(self.tol), False, 0
+        for epoch in range(1, self.max_iter + 1):
+            order = state.rng.permutation(n)
+            for chosen in np.array_split(order, max(1, round(n / self.batch_size))):
+                state.step(problem, np.sort(chosen), n)
+            value = float(np.mean(state.elbos[-max(1, round(n / self.batch_size)) :]))
+            if callback is not None and callback(Step(epoch, state.theta, -value)):
+                break
+            converged = watch(value)
+            if converged:
+                break
+        fitted = Fitted(state.q, state.architecture, np.array(state.elbos))
+        last = float(np.mean(fitted.elbos[-max(1, round(n / self.batch_size)) :]))
+        return Result(state.theta, -last, None, epoch, converged, (fitted,))
+
+
+class _Watch:
+    """True once the mean ELBO of the last epochs is not above that of those before."""
+
+    def __init__(self, tol: float) -> None:
+        self.tol, self.values = tol, []  # type: float, list[float]
+
+    def __call__(self, value: float) -> bool:
+        self.values.append(value)
+        if len(self.values) < 2 * PATIENCE:
+            return False
+        before = np.mean(self.values[-2 * PATIENCE : -PATIENCE])
+        return bool(np.mean(self.values[-PATIENCE:]) - before <= self.tol * abs(before))
+
+
+class _State:
+    """q, the prior's parameters, and the moments of Adam."""
+
+    def __init__(
+        self, settings: StochasticVariational, architecture: Inducing, rng: np.random.Generator
+    ) -> None:
+        self.settings, self.architecture, self.rng = settings, architecture, rng
+        self.q = Gaussians.prior(
+            settings.n_components, architecture.size, architecture.n_labels, architecture.eta, rng
+        )
+        self.elbos: list[float] = []
+        self.n_steps = 0
+        self._adams: dict[str, Adam] = {}
+
+    @property
+    def theta(self) -> Floats:
+        """Posterior means."""
+        mean = np.einsum("k,kms->ms", self.q.weights, self.q.means)
+        return np.concatenate([mean.ravel(), self.q.steps.ravel()])
+
+    def step(self, problem: Any, chosen: Any, n: int) -> None:
+        """One batch."""
+        batch = self.architecture.lay_out(problem.tables[chosen])
+        weights = problem.weights[chosen] * (n / len(chosen))
+        bound = self.settings.likelihood.bound(problem.targets[chosen], weights)
+        found = elbo(self.q, self.architecture, batch, bound, self.settings, self.rng)
+        self.elbos.append(found.value)
+        self.n_steps += 1
+        # the prior's parameters wait until q is of use
+        if self.n_steps > 1:
+            self._move_prior(batch, found)
+        if self.settings.natural:
+            self._natural(found, len(chosen) / n)
+        else:
+            self._adam(found)
+
+    def _natural(self, found: Gradient, share: float) -> None:
+        epochs = self.n_steps * share
+        rate = min(1.0, 2.0 * share) * (1.0 + max(0.0, epochs - 1.0) / SETTLE) ** -POWER
+        # the first steps, from the prior, are the longest and the least sure
+        rate = min(rate, 0.5 if self.n_steps > 1 else 0.3)
+        q, eta = self.q, self.architecture.eta
+        means, roots = natural_step(q, found.means, found.covariances, rate)
+        steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
+        self.q = Gaussians(q.logits, means, roots, steps, variances)
+
+    def _adam(self, found: Gradient) -> None:
+        q, kl, rate = self.q, found.divergence, self.settings.learning_rate
+        by_covariance = found.covariances - kl.covariances
+        by_root = np.tril(2.0 * by_covariance @ q.roots)
+        # the diagonal goes by its logarithm and stays positive
+        diagonal = np.einsum("...ii->...i", q.roots)
+        by_log = np.einsum("...ii->...i", by_root) * diagonal
+        lower = q.roots + self._towards("roots", np.tril(by_root, -1), rate)
+        grown = diagonal * np.exp(self._towards("diagonal", by_log, rate))
+        np.einsum("...ii->...i", lower)[...] = grown
+        means = q.means + self._towards("means", found.means - kl.means, rate)
+        logits = q.logits
+        if len(logits) > 1:
+            values = np.array([one.values.sum() for one in found.expected])
+            by_weight = q.weights * (values - q.weights @ values)
+            logits = logits + self._towards("logits", by_weight - kl.logits, rate)
+        steps, variances = q.steps, q.step_variances
+        if self.architecture.eta > 0:
+            steps = steps + self._towards("steps", found.steps - kl.steps, rate)
+            by_variance = (found.step_variances - kl.step_variances) * variances
+            variances = variances * np.exp(self._towards("variances", by_variance, rate))
+        self.q = Gaussians(logits, means, lower, steps, variances)
+
+    def _move_prior(self, batch: Batch, found: Gradient) -> None:
+        settings, model = self.settings, self.architecture
+        kernel, tokens = model.kernel, model.tokens
+        if settings.optimize_kernel and len(kernel.log_parameters):
+            slope = model.by_parameters(batch, found.phi, found.rest)
+            moved = kernel.log_parameters + self._towards("kernel", slope, settings.learning_rate)
+            kernel = kernel.with_log_parameters(moved)
+        if settings.optimize_inducing:
+            slope = model.by_tokens(batch, found.phi)
+            tokens = tokens + self._towards("tokens", slope, settings.learning_rate)
+        if kernel is not model.kernel or tokens is not model.tokens:
+            self.architecture = model.with_kernel(kernel, tokens)
+
+    def _towards(self, name: str, gradient: Floats, rate: float) -> Floats:
+        if name not in self._adams:
+            self._adams[name] = Adam(gradient.shape)
+        return self._adams[name].step(gradient, rate)
+
+
+class Adam:
+    """Kingma and Ba (2015): steps of about ``rate`` in every coordinate, uphill."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.m, self.v, self.count = np.zeros(shape), np.zeros(shape), 0
+
+    def step(self, gradient: Floats, rate: float) -> Floats:
+        """What to add."""
+        self.count += 1
+        self.m += 0.1 * (gradient - self.m)
+        self.v += 0.001 * (gradient**2 - self.v)
+        m = self.m / (1.0 - 0.9**self.count)
+        v = self.v / (1.0 - 0.999**self.count)
+        return np.asarray(rate * m / (np.sqrt(v) + 1e-8))
+
+
+def moments_of(q: Gaussians, batch: Batch, k: int) -> tuple[Moments, Floats]:
+    """The Gaussians of the scores of a batch under component k, and Phi C (S, N, M)."""
+    wide = batch.phi @ q.roots[k]
+    covariances = [
+        rest + wide[:, a:b] @ wide[:, a:b].transpose(0, 2, 1)
+        for (a, b), rest in zip(pairwise(batch.offsets.tolist()), batch.rest, strict=True)
+    ]
+    # without transitions they are zero, and so are their variances
+    variances = np.maximum(q.step_variances, 1e-300)
+    means = batch.phi @ q.means[k]
+    return Moments.of(batch.offsets, means, covariances, q.steps, variances), wide
+
+
+def elbo(
+    q: Gaussians,
+    architecture: Inducing,
+    batch: Batch,
+    bound: Any,
+    settings: StochasticVariational,
+    rng: np.random.Generator,
+) -> Gradient:
+    """The ELBO of a batch and its derivatives; ``bound`` is the likelihood of its labels."""
+    k, m, s = q.means.shape
+    out = Gradient(
+        0.0, [], np.zeros((k, m, s)), np.zeros((k, s, m, m)), np.zeros((s, s)), np.zeros((s, s)),
+        np.zeros_like(batch.phi), [np.zeros_like(rest) for rest in batch.rest],
+        divergence(q, architecture.eta),
+    )  # fmt: skip
+    total, pi = -out.divergence.value, q.weights
+    for c in range(k):
+        moments, wide = moments_of(q, batch, c)
+        if settings.gradient == "reparam":
+            bent = bound.curvature if settings.natural else None
+            found = by_reparameterisation(moments, bound.gradient, settings.n_samples, rng, bent)
+        else:
+            found = by_scores(moments, bound.values, settings.n_samples, rng)
+        total += pi[c] * float(found.values.sum())
+        _pull(out, q, batch, found, wide, pi[c], c)
+    return out._replace(value=float(total))
+
+
+def _pull(
+    out: Gradient, q: Gaussians, batch: Batch, found: Expected, wide: Floats, pi: float, c: int
+) -> None:
+    """Add a component's part to all derivatives."""
+    out.expected.append(found)
+    out.means[c] += pi * (batch.phi.T @ found.means)
+    out.steps[...] += pi * found.steps
+    out.step_variances[...] += pi * found.step_variances
+    out.phi[...] += pi * (found.means @ q.means[c].T)
+    for j in range(q.means.shape[2]):
+        # rows of G Phi for the block-diagonal G of all sequences
+        spread = np.empty_like(batch.phi)
+        for i, (a, b) in enumerate(pairwise(batch.offsets.tolist())):
+            own = found.covariances[i][j]
+            spread[a:b] = own @ batch.phi[a:b]
+            # Sigma = Q + Phi S Phi', Q = k(x, x) - Phi Phi'
+            out.rest[i][...] += pi * own
+            moved = wide[j, a:b] @ q.roots[c, j].T - batch.phi[a:b]
+            out.phi[a:b] += 2.0 * pi * (own @ moved)
+        out.covariances[c, j] += pi * (batch.phi.T @ spread)

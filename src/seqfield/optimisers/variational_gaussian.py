@@ -1,0 +1,192 @@
+"""Gaussians and mixtures of them as posteriors of whitened functions v ~ N(0, I).
+
+q(v) = sum_k pi_k prod_j N(v_j; mu_kj, S_kj) over the S labels j, S = C C'; q(T) = N(m, diag(w)) of
+the transitions, whose prior is N(0, eta I). The KL divergence of one Gaussian is exact. That of a
+mixture is bounded by Jensen's inequality, -H(q) <= sum_k pi_k log sum_l pi_l N(mu_k; mu_l,
+S_k + S_l), which for one component would be M / 2 (1 - log 2) a label too large.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.special import logsumexp, softmax
+
+from seqfield.optimisers._base import Floats
+
+
+class Gaussians(NamedTuple):
+    """Parameters of q."""
+
+    logits: Floats  # (K,)
+    means: Floats  # (K, M, S)
+    roots: Floats  # (K, S, M, M)
+    steps: Floats  # (S, S)
+    step_variances: Floats  # (S, S)
+
+    @classmethod
+    def prior(
+        cls, n_components: int, size: int, n_labels: int, eta: float, rng: np.random.Generator
+    ) -> Gaussians:
+        """About the prior; the means of several components are drawn apart."""
+        k, s = n_components, n_labels
+        means = np.zeros((k, size, s))
+        if k > 1:
+            means += 0.1 * rng.normal(size=means.shape)
+        roots = np.broadcast_to(np.eye(size), (k, s, size, size)).copy()
+        return cls(np.zeros(k), means, roots, np.zeros((s, s)), np.full((s, s), float(eta)))
+
+    @property
+    def weights(self) -> Floats:
+        """pi (K,)."""
+        return np.asarray(softmax(self.logits))
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """n draws of v (n, M, S) and T (n, S, S)."""
+        which = rng.choice(len(self.logits), size=n, p=self.weights)
+        _, m, s = self.means.shape
+        z = rng.normal(size=(n, s, m))
+        v = np.empty((n, m, s))
+        for k in np.unique(which):
+            own = which == k
+            for j in range(s):
+                v[own, :, j] = self.means[k, :, j] + z[own, j] @ self.roots[k, j].T
+        noise = rng.normal(size=(n, s, s))
+        return v, self.steps + np.sqrt(self.step_variances) * noise
+
+
+class KLGradient(NamedTuple):
+    """The divergence (or its bound) and its derivatives by logits, means and S (K, S, M, M), by
+    the means and the variances of transitions."""
+
+    value: float
+    logits: Floats
+    means: Floats
+    covariances: Floats
+    steps: Floats
+    step_variances: Floats
+
+
+def divergence(q: Gaussians, eta: float) -> KLGradient:
+    """KL(q || prior), of a mixture its bound."""
+    value, by_steps, by_variances = _steps_divergence(q, eta)
+    if len(q.logits) == 1:
+        own, by_means, by_covariances = _single(q)
+        by_logits = np.zeros(1)
+    else:
+        own, by_logits, by_means, by_covariances = _mixture(q)
+    return KLGradient(own + value, by_logits, by_means, by_covariances, by_steps, by_variances)
+
+
+def _steps_divergence(q: Gaussians, eta: float) -> tuple[float, Floats, Floats]:
+    if eta == 0.0:
+        return 0.0, np.zeros_like(q.steps), np.zeros_like(q.steps)
+    ratio = q.step_variances / eta
+    value = 0.5 * float((ratio + q.steps**2 / eta - 1.0 - np.log(ratio)).sum())
+    return value, q.steps / eta, 0.5 * (1.0 / eta - 1.0 / q.step_variances)
+
+
+def _single(q: Gaussians) -> tuple[float, Floats, Floats]:
+    """1/2 (tr S + |mu|^2 - M - log |S|) summed over labels."""
+    m = q.roots.shape[-1]
+    value, by_covariances = 0.5 * float(np.vdot(q.means, q.means)), np.empty_like(q.roots)
+    for j, root in enumerate(q.roots[0]):
+        _, log_det = np.linalg.slogdet(root)
+        value += 0.5 * float(np.vdot(root, root)) - 0.5 * m - log_det
+        inverse = scipy.linalg.inv(root)
+        by_covariances[0, j] = 0.5 * (np.eye(m) - inverse.T @ inverse)
+    return float(value), q.means.copy(), by_covariances
+
+
+def _mixture(q: Gaussians) -> tuple[float, Floats, Floats, Floats]:
+    k, s, m, _ = q.roots.shape
+    pi, covariances = q.weights, q.roots @ q.roots.transpose(0, 1, 3, 2)
+    # cross entropy with N(0, I): 1/2 (tr S + |mu|^2 + M S log 2 pi)
+    traces = np.einsum("ksmm->k", covariances)
+    cross = 0.5 * (traces + np.square(q.means).sum(axis=(1, 2)) + m * s * np.log(2 * np.pi))
+    pairs = _overlaps(q.means, covariances)
+    logs = pairs.value + np.log(pi)
+    total = logsumexp(logs, axis=1)
+    r = np.exp(logs - total[:, None])
+    # sum_k pi_k (cross_k + log sum_l pi_l N_kl)
+    by_pi = cross + total + (pi[:, None] * r).sum(axis=0) / pi
+    by_means = pi[:, None, None] * q.means
+    by_covariances = np.broadcast_to(0.5 * np.eye(m), q.roots.shape) * pi[:, None, None, None]
+    by_covariances = by_covariances.copy()
+    for a in range(k):
+        for b in range(k):
+            w = pi[a] * r[a, b]
+            by_means[a] += w * pairs.by_mean[a, b]
+            by_means[b] -= w * pairs.by_mean[a, b]
+            by_covariances[a] += w * pairs.by_covariance[a, b]
+            by_covariances[b] += w * pairs.by_covariance[a, b]
+    by_logits = pi * (by_pi - pi @ by_pi)
+    return float(pi @ (cross + total)), by_logits, by_means, by_covariances
+
+
+class _Overlaps(NamedTuple):
+    """log N(mu_k; mu_l, S_k + S_l) summed over labels (K, K), and its derivatives."""
+
+    value: Floats
+    by_mean: Floats  # (K, K, M, S), by mu_k
+    by_covariance: Floats  # (K, K, S, M, M), by S_k + S_l
+
+
+def _overlaps(means: Floats, covariances: Floats) -> _Overlaps:
+    k, s, m, _ = covariances.shape
+    value = np.zeros((k, k))
+    by_mean, by_covariance = np.empty((k, k, m, s)), np.empty((k, k, s, m, m))
+    for a in range(k):
+        for b in range(k):
+            for j in range(s):
+                d = means[a, :, j] - means[b, :, j]
+                inverse = np.linalg.inv(covariances[a, j] + covariances[b, j])
+                sign_log = np.linalg.slogdet(inverse)[1]
+                far = inverse @ d
+                value[a, b] += 0.5 * (sign_log - m * np.log(2 * np.pi) - d @ far)
+                by_mean[a, b, :, j] = -far
+                by_covariance[a, b, j] = 0.5 * (np.outer(far, far) - inverse)
+    return _Overlaps(value, by_mean, by_covariance)
+
+
+def natural_step(
+    q: Gaussians, d_means: Floats, d_covariances: Floats, rate: float
+) -> tuple[Floats, Floats]:
+    """Means (1, M, S) and roots (1, S, M, M) after a step of natural gradient.
+
+    The derivatives are those of the expected log-likelihood g: the precision goes towards
+    I - 2 dg/dS, and the mean along the new covariance. A share of the step is taken that leaves
+    the precision positive definite, which noise may not.
+    """
+    _, s, m, _ = q.roots.shape
+    means, roots = q.means.copy(), np.empty_like(q.roots)
+    for j in range(s):
+        inverse = scipy.linalg.inv(q.roots[0, j])
+        old = inverse.T @ inverse
+        towards = np.eye(m) - (d_covariances[0, j] + d_covariances[0, j].T)
+        share = rate
+        while True:
+            lower, failed = scipy.linalg.lapack.dpotrf(old + share * (towards - old), lower=1)
+            if failed == 0:
+                break
+            share *= 0.5
+        # S = L^-T L^-1
+        root, _ = scipy.linalg.lapack.dtrtri(np.tril(lower), lower=1)
+        roots[0, j] = root.T
+        gradient = d_means[0, :, j] - q.means[0, :, j]
+        means[0, :, j] += share * (roots[0, j] @ (roots[0, j].T @ gradient))
+    return means, roots
+
+
+def natural_steps(
+    q: Gaussians, eta: float, d_steps: Floats, d_variances: Floats, rate: float
+) -> tuple[Floats, Floats]:
+    """The same of the transitions."""
+    if eta == 0.0:
+        return q.steps, q.step_variances
+    old = 1.0 / q.step_variances
+    # a precision stays above a tenth of what it was
+    new = np.maximum(old + rate * (1.0 / eta - 2.0 * d_variances - old), 0.1 * old)
+    return q.steps + rate * (d_steps - q.steps / eta) / new, 1.0 / new
