@@ -27,7 +27,8 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 #: step of the differences behind derivatives by inducing tokens, as a part of their spread
 STEP = 1e-5
-#: what is added to k(x, x) in a sequence, as a part of it: its tokens may be equal
+#: what is added to the variance of each score, as a part of the first mean k(z, z): tokens of a
+#: sequence may be equal
 NUGGET = 1e-6
 
 
@@ -48,11 +49,21 @@ class Inducing:
     kernel : covariance of each label's function
     tokens : (M, D) inducing tokens
     eta : variance of transition scores; 0 leaves them out
+    nugget : added to the variance of each score
     """
 
-    def __init__(self, n_labels: int, kernel: Kernel, tokens: Any, eta: float) -> None:
+    def __init__(
+        self,
+        n_labels: int,
+        kernel: Kernel,
+        tokens: Any,
+        eta: float,
+        nugget: float | None = None,
+    ) -> None:
         self.n_labels, self.kernel, self.tokens, self.eta = n_labels, kernel, tokens, eta
         self.root = inducing_root(kernel, tokens)
+        own = NUGGET * float(kernel.diagonal(tokens).mean()) if nugget is None else nugget
+        self.nugget = own
         self.size = len(self.root)
         self.n_parameters = self.size * n_labels + n_labels**2
 
@@ -66,7 +77,7 @@ class Inducing:
         rest = []
         for a, b in pairwise(data.offsets.tolist()):
             own, part = self.kernel(data.x[a:b]), phi[a:b]
-            own[np.diag_indices_from(own)] *= 1.0 + NUGGET
+            own[np.diag_indices_from(own)] += self.nugget
             rest.append(own - part @ part.T)
         return Batch(data.x, data.offsets, phi, rest)
 
@@ -77,7 +88,7 @@ class Inducing:
     def with_kernel(self, kernel: Kernel, tokens: Any = None) -> Inducing:
         """The same with another kernel, or other tokens too."""
         tokens = self.tokens if tokens is None else tokens
-        return Inducing(self.n_labels, kernel, tokens, self.eta)
+        return Inducing(self.n_labels, kernel, tokens, self.eta, self.nugget)
 
     # --- derivatives ----------------------------------------------------------------------------
 
@@ -100,7 +111,7 @@ class Inducing:
         out += [np.vdot(by_gram, d) for d in self.kernel.derivatives(self.tokens)]
         for (a, b), by_own in zip(pairwise(batch.offsets.tolist()), d_rest, strict=True):
             for k, d in enumerate(self.kernel.derivatives(batch.x[a:b])):
-                out[k] += np.vdot(by_own, d) + NUGGET * np.diagonal(by_own) @ np.diagonal(d)
+                out[k] += np.vdot(by_own, d)
         return out
 
     def by_tokens(self, batch: Batch, d_phi: Floats) -> Floats:

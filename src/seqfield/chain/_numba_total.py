@@ -17,8 +17,9 @@ from seqfield._compile import loop
 
 #: the largest range of transition scores
 RANGE = 250.0
-#: messages are scaled up again below this: one step takes them down by e^-RANGE at most
-SMALL = 1e-180
+#: messages are scaled up again below this: one step takes them down by e^-RANGE at most, and of
+#: what is left then a share of e^-RANGE may be all that counts later
+SMALL = 1e-70
 
 
 @loop

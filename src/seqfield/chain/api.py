@@ -4,6 +4,8 @@ Every function takes `ChainScores` and, where it makes sense, ``allowed``: a boo
 of the labels each token may have (partial knowledge; all True means nothing is known).
 Work is O(N S^2) and is cut into fixed chunks of sequences, so memory beyond the results is
 O(chunk) and results are bit-identical for every ``n_jobs``.
+
+``engine="jax"`` does the same on JAX's device, in float64 and in padded pieces of bounded size.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from seqfield.chain._chunks import (
     posterior,
 )
 from seqfield.chain.scores import Booleans, ChainScores, Floats
+from seqfield.errors import InputError
 
 
 class Marginals(NamedTuple):
@@ -46,12 +49,24 @@ class Paths(NamedTuple):
     score: Floats
 
 
+def _on_device(engine: str) -> Any:
+    """The functions of ``engine="jax"``, or None for the compiled loops."""
+    if engine == "numba":
+        return None
+    if engine != "jax":
+        raise InputError(f"engine must be one of 'numba', 'jax', got {engine!r}")
+    from seqfield.chain import _padded  # needs JAX, which a plain install does not have
+
+    return _padded
+
+
 def log_partition(
     scores: ChainScores,
     *,
     allowed: Booleans | None = None,
     n_jobs: int | None = None,
     strict: bool = True,
+    engine: str = "numba",
 ) -> Floats:
     """log Z of each sequence: log of the summed exp(score) over all (allowed) labellings.
 
@@ -61,8 +76,12 @@ def log_partition(
     >>> float(log_partition(ChainScores(np.zeros((3, 2)), np.zeros((2, 2))))[0] / np.log(2))
     3.0
     """
-    parts = each_chunk(scores, allowed, n_jobs, lambda chunk: forward(chunk).log_z)
-    log_z = np.concatenate(parts)
+    device = _on_device(engine)
+    if device is None:
+        parts = each_chunk(scores, allowed, n_jobs, lambda chunk: forward(chunk).log_z)
+        log_z = np.concatenate(parts)
+    else:
+        log_z = device.log_partition(scores, allowed, n_jobs)
     return checked(log_z) if strict else log_z
 
 
@@ -73,6 +92,7 @@ def marginals(
     pairs: Pairs = None,
     weights: Floats | None = None,
     n_jobs: int | None = None,
+    engine: str = "numba",
 ) -> Marginals:
     """Node marginals p(y_t = j | x), and pair marginals if asked.
 
@@ -86,9 +106,12 @@ def marginals(
            [0.324, 0.676]])
     """
     check_pairs(pairs, ("sum", "sequence", "each", None))
+    w = np.ones(scores.n_sequences) if weights is None else checked_weights(weights, scores)
+    device = _on_device(engine)
+    if device is not None:
+        return Marginals(*device.marginals(scores, allowed, pairs, w, n_jobs))
     s = scores.n_labels
     node = np.empty((scores.n_tokens, s))
-    w = np.ones(scores.n_sequences) if weights is None else checked_weights(weights, scores)
     # sums over position-dependent edges are made of each pair marginal, chunk by chunk
     by_pair = pairs == "each" or (pairs is not None and not scores.stationary)
     each = np.empty((scores.n_tokens if pairs == "each" else 0, s, s))
@@ -118,7 +141,11 @@ def marginals(
 
 
 def viterbi(
-    scores: ChainScores, *, allowed: Booleans | None = None, n_jobs: int | None = None
+    scores: ChainScores,
+    *,
+    allowed: Booleans | None = None,
+    n_jobs: int | None = None,
+    engine: str = "numba",
 ) -> Paths:
     """The best labelling of each sequence and its score.
 
@@ -128,6 +155,9 @@ def viterbi(
     >>> viterbi(ChainScores([[0.0, 1.0], [0.5, 0.0]], 2 * np.eye(2))).labels
     array([1, 1], dtype=int32)
     """
+    device = _on_device(engine)
+    if device is not None:
+        return Paths(*device.viterbi(scores, allowed, n_jobs))
     labels = np.empty(scores.n_tokens, np.int32)
     best = np.empty(scores.n_sequences)
 
@@ -236,6 +266,7 @@ def log_prob(
     *,
     allowed: Booleans | None = None,
     n_jobs: int | None = None,
+    engine: str = "numba",
 ) -> Floats:
     """log p(y | x) of one labelling (N,) of each sequence; -inf for a forbidden one.
 
@@ -244,6 +275,10 @@ def log_prob(
     array([-0.693])
     """
     y = checked_labels(labels, scores)
+    device = _on_device(engine)
+    if device is not None:
+        found: Floats = device.log_prob(scores, y, allowed, n_jobs)
+        return found
     path = np.empty(scores.n_sequences)
 
     def work(chunk: Chunk) -> Floats:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from sklearn.utils import check_random_state
 
 from seqfield import chain
 from seqfield._checks import number
@@ -98,11 +97,11 @@ def sample(draws: list[ChainScores], n: int, random_state: Any, n_jobs: int | No
     if len(draws) == 1:
         return chain.sample(draws[0], n, random_state=random_state, n_jobs=n_jobs)
     number("n", n, low=1, whole=True)
-    rng = check_random_state(random_state)
-    which = rng.randint(len(draws), size=n)
+    rng = np.random.default_rng(random_state)
+    which = rng.integers(len(draws), size=n)
     out = np.empty((n, len(draws[0].node)), dtype=np.int32)
     for k in np.unique(which):
-        seed = int(rng.randint(2**31 - 1))
+        seed = int(rng.integers(2**31 - 1))
         chosen = np.flatnonzero(which == k)
         out[chosen] = chain.sample(draws[k], len(chosen), random_state=seed, n_jobs=n_jobs)
     return out

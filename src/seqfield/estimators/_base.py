@@ -265,8 +265,9 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, n: int = 5, *, lengths: Any = None
     ) -> list[list[tuple[list[Any], float]]]:
         """For each sequence its n best labellings with their log-probabilities, best first."""
+        data = self._encode(X, lengths)
         names, out = self._labels.names, []
-        for chains in map(self._joint, self._blocks(self._encode(X, lengths))):
+        for chains in map(self._joint, self._blocks(data)):
             found = _average.nbest(chains, n, self.n_jobs)
             out += [[([names[k] for k in codes], p) for codes, p in best] for best in found]
         return out
@@ -277,7 +278,7 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """For each sequence n labellings drawn from p(y | x)."""
         data = self._encode(X, lengths)
         if self._n_draws > 1:  # blocks go on with the same random numbers
-            random_state = check_random_state(random_state)
+            random_state = np.random.default_rng(random_state)
         blocks = (self._joint(chains) for chains in self._blocks(data))
         parts = [_average.sample(chains, n, random_state, self.n_jobs) for chains in blocks]
         drawn = [self._labels.decode(row, data.offsets) for row in np.hstack(parts)]

@@ -42,6 +42,16 @@ CHOICES = {
     "solver": ("lbfgs", "newton"),
     "laplace": ("full", "block"),
     "landmarks": ("pivoted", "random"),
+    "engine": ("numba", "jax"),
+}
+#: what engine="jax" can do
+ON_DEVICE: dict[str, tuple[Any, ...]] = {
+    "method": ("dense",),
+    "posterior": ("map",),
+    "loss": ("log", "softmax_margin"),
+    "solver": ("lbfgs",),
+    "explicit": (False, "auto"),
+    "n_landmarks": (None,),
 }
 
 
@@ -94,6 +104,10 @@ class GPSC(KernelEstimator):
         `CRF`
     max_iter, tol : iterations and relative tolerance of the solver, or of each refit of a sparse
         method
+    engine : "numba", or "jax" to keep the gram matrix and run the whole descent on JAX's device
+        (``pip install 'seqfield[jax]'``): the dense method, with no explicit features. There the
+        sums over a gram matrix of float32 are in float32 for 512 tokens at a time, and in float64
+        beyond
 
     Attributes
     ----------
@@ -131,6 +145,7 @@ class GPSC(KernelEstimator):
     n_samples: int
     optimize_kernel: bool
     evidence_tokens: int
+    engine: str
     _basis: Root
     _gold: Targets
     _picked: Labellings
@@ -170,6 +185,7 @@ class GPSC(KernelEstimator):
         tol: float = 1e-5,
         calibrate: bool | Literal["platt"] = False,
         random_state: Any = None,
+        engine: Literal["numba", "jax"] = "numba",
         n_jobs: int | None = -1,
         verbose: bool | int = False,
     ) -> None:
@@ -196,6 +212,8 @@ class GPSC(KernelEstimator):
                 "calibrate=True fits one temperature, which an average over the posterior does "
                 "without: leave one of the two out"
             )
+        if self.engine == "jax":
+            self._check_device()
         for name in ("n_per_round", "n_samples", "evidence_tokens", "max_iter"):
             number(name, getattr(self, name), low=1, whole=True)
         for name in ("n_coordinates", "slope_tol", "tol", "cost", "c2"):
@@ -203,6 +221,19 @@ class GPSC(KernelEstimator):
         if self.c2 == 0 and (self.optimize_kernel or self.posterior == "laplace"):
             raise InputError("c2 must be above 0: without a prior there is no posterior")
         super()._fit(data, targets, weights)
+
+    def _check_device(self) -> None:
+        """Raise a `CapabilityError` for what engine="jax" cannot do, or if there is no JAX."""
+        for name, allowed in ON_DEVICE.items():
+            if getattr(self, name) not in allowed:
+                given = f"{name}={getattr(self, name)!r}"
+                raise CapabilityError(
+                    f"engine='jax' runs the dense MAP estimate of the log loss by L-BFGS: leave "
+                    f"out {given}, or use engine='numba'"
+                )
+        from seqfield.linalg._jax import check_double
+
+        check_double()
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         numbered, s = super()._prepare(data, targets, weights), len(self._labels)
@@ -216,10 +247,28 @@ class GPSC(KernelEstimator):
             self._basis = self._root(self._kernels[0])
             self._architecture = Rooted(s, self._basis.root, self.eta_)
             return numbered
+        if self.engine == "jax":
+            self._prepare_device()
+            return numbered
         self._cov = self._covariance(self._kernels[0], on_demand=not dense)
         if dense:
             self._architecture = Gram(s, self._cov.size, self._cov.multiply, self.eta_)
         return numbered
+
+    def _prepare_device(self) -> None:
+        """The gram matrix on the device."""
+        from seqfield.architectures._jax import DeviceGram
+        from seqfield.kernels._jax import OnDevice
+
+        self._cov = OnDevice.of(
+            self._kernels[0],
+            self._tokens.x,
+            budget=self._budget,
+            dtype=self.gram_dtype,
+            n_jobs=self.n_jobs,
+            advice=self.advice,
+        )
+        self._architecture = DeviceGram(len(self._labels), self._cov, self.eta_)
 
     def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         """Set the kernel's parameters, c2 and eta to where the evidence is largest."""
@@ -296,9 +345,13 @@ class GPSC(KernelEstimator):
             return MarginalLoss()
         return LogLoss(number("cost", self.cost, low=0) if self.loss == "softmax_margin" else 0.0)
 
-    def _descent(self) -> LBFGS | NewtonCG:
+    def _descent(self) -> Any:
         most = number("max_iter", self.max_iter, low=1, whole=True)
         tol = number("tol", self.tol, low=0)
+        if self.engine == "jax":
+            from seqfield.optimisers.device import DeviceLBFGS
+
+            return DeviceLBFGS(max_iter=most, tol=tol)
         kind = LBFGS if self.solver == "lbfgs" else NewtonCG
         return kind(max_iter=most, tol=tol, n_jobs=self.n_jobs)
 
@@ -342,13 +395,8 @@ class GPSC(KernelEstimator):
         found = log_evidence(goal, self.theta_, covariance=self.laplace)
         self.log_evidence_, self.log_evidence_error_ = found.value, found.error
         draws = posterior_samples(goal, self.theta_, n_samples, rng, self.laplace)
-        every, s = np.vstack([self.theta_, draws]), len(self._labels)
-        r = self._basis.root.shape[1]
-        # (1 + draws, r, S) -> r rows of coefficients for each estimate side by side
-        b = every[:, : r * s].reshape(-1, r, s).transpose(1, 0, 2).reshape(r, -1)
-        steps = np.zeros((len(every), s * s))
-        steps[:, : every.shape[1] - r * s] = np.sqrt(self.eta_) * every[:, r * s :]
-        self._keep([self._basis.function(b)], steps.reshape(-1, s, s))
+        every = np.vstack([self.theta_, draws])
+        self._keep_draws(self._basis, every, self._architecture.root_eta)
         del self.theta_, self._architecture, self._basis, self._tokens, self._gold
 
     def _as_dense(self, gram: Gram, values: Values, found: Selection) -> Floats:

@@ -3,6 +3,7 @@ have mixed."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -92,11 +93,22 @@ class Recorder:
 
     @property
     def chain(self) -> Chain:
-        """What was kept; of a chain that was stopped early its last draw at least."""
+        """What was kept; of a chain that was stopped early its last draw at least, unless none is
+        wanted of it."""
         move = self._last
-        kept = self._kept or [move.theta.copy()]
+        kept = self._kept or [move.theta.copy()][: len(self._wanted)]
         watched = self._watched or [(move.log_likelihood, float(move.theta @ move.theta))]
         return Chain(np.array(kept), np.array(watched))
+
+
+def for_chains(objective: Any, n_chains: int) -> Any:
+    """The objective as the chains shall use it: threads belong to them, and one that waits for
+    others of the same pool may wait forever."""
+    if n_chains == 1:
+        return objective
+    alone = copy.copy(objective)
+    alone.n_jobs = None
+    return alone
 
 
 def run_chains(

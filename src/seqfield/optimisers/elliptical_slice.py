@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from seqfield.architectures.lookup import Lookup
 from seqfield.chain import _numba_total
 from seqfield.optimisers._base import Callback, Floats, Result, require
-from seqfield.optimisers._sampling import Move, Plan, run_chains
+from seqfield.optimisers._sampling import Move, Plan, for_chains, run_chains
 from seqfield.priors import ElasticNet
 
 #: numbers in the prior draws that are made at once: 16 MiB as float32
@@ -52,8 +52,9 @@ class EllipticalSlice:
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
         """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
         require("elliptical slice sampling", objective, self.needs)
+        goal = for_chains(objective, self.plan.n_chains)
         chains = [
-            Walk(objective, np.random.default_rng([self.seed, k]))
+            Walk(goal, np.random.default_rng([self.seed, k]))
             for k in range(self.plan.n_chains)
         ]
         return run_chains(

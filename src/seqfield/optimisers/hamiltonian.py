@@ -27,6 +27,7 @@ from seqfield.optimisers._sampling import (
     Recorder,
     Teller,
     finished,
+    for_chains,
     joined,
     run_chains,
 )
@@ -183,8 +184,9 @@ class NoUTurn:
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
         """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
         require("NUTS", objective, self.needs)
+        goal = for_chains(objective, self.plan.n_chains)
         chains = [
-            _Chain(objective, np.random.default_rng([self.seed, k]))
+            _Chain(goal, np.random.default_rng([self.seed, k]))
             for k in range(self.plan.n_chains)
         ]
         return run_chains(

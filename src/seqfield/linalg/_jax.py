@@ -1,0 +1,70 @@
+"""JAX behind one door: its import, float64 in a scope of its own, and what the device can do.
+
+Whatever uses JAX imports it from here or in a file of the same name, so that a plain install works
+without it and says what is missing when asked for it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from seqfield.errors import CapabilityError
+
+try:
+    import jax as _jax
+except ImportError as error:
+    raise CapabilityError(
+        "engine='jax' needs JAX, which is not installed: pip install 'seqfield[jax]'"
+    ) from error
+
+__all__ = ["check_double", "double", "jax", "jit", "jnp", "lax", "on_cpu", "unroll"]
+
+# without types, so that checks do not depend on the version of JAX, nor on its being there
+jax: Any = _jax
+jit, jnp, lax = jax.jit, jax.numpy, jax.lax
+
+#: steps of a scan that are compiled into one: fewer launches on accelerators, whose launches cost
+#: more than the steps, and short compilation on CPUs
+UNROLL = 8
+
+
+def double() -> Any:
+    """A context in which JAX computes in float64; the user's own setting stays as it is."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    import jax.experimental as found  # where older versions have it
+
+    older: Any = found
+    return older.enable_x64()
+
+
+def on_cpu() -> bool:
+    """True if JAX computes on the CPU."""
+    return str(jax.default_backend()) == "cpu"
+
+
+@cache
+def check_double() -> None:
+    """Raise a `CapabilityError` unless the device computes in float64."""
+    try:
+        with double():
+            found = np.asarray(jnp.full(2, 1.0, jnp.float64) + 2.0**-40)
+    except Exception as error:  # each backend fails in a way of its own
+        raise _no_double() from error
+    if found.dtype != np.float64 or found[0] != 1.0 + 2.0**-40:
+        raise _no_double()
+
+
+def _no_double() -> CapabilityError:
+    return CapabilityError(
+        f"engine='jax' computes in float64, which the device {jax.devices()[0]} cannot do: use "
+        "engine='numba', or another device (JAX_PLATFORMS=cpu)"
+    )
+
+
+def unroll() -> int:
+    """Steps of a scan to compile into one."""
+    return 1 if on_cpu() else UNROLL
