@@ -54,8 +54,7 @@ class EllipticalSlice:
         require("elliptical slice sampling", objective, self.needs)
         goal = for_chains(objective, self.plan.n_chains)
         chains = [
-            Walk(goal, np.random.default_rng([self.seed, k]))
-            for k in range(self.plan.n_chains)
+            Walk(goal, np.random.default_rng([self.seed, k])) for k in range(self.plan.n_chains)
         ]
         return run_chains(
             self.plan, chains, lambda chain: chain.moves(self.plan.n_steps), callback, self.n_jobs

@@ -186,8 +186,7 @@ class NoUTurn:
         require("NUTS", objective, self.needs)
         goal = for_chains(objective, self.plan.n_chains)
         chains = [
-            _Chain(goal, np.random.default_rng([self.seed, k]))
-            for k in range(self.plan.n_chains)
+            _Chain(goal, np.random.default_rng([self.seed, k])) for k in range(self.plan.n_chains)
         ]
         return run_chains(
             self.plan, chains, lambda chain: chain.moves(len(theta), self), callback, self.n_jobs

@@ -27,9 +27,9 @@ from seqfield.optimisers._expectations import (
 )
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
-    KLGradient,
+    Natural,
     divergence,
-    natural_step,
+    divergence_gradient,
     natural_steps,
 )
 
@@ -59,8 +59,7 @@ class Gradient(NamedTuple):
     steps: Floats
     step_variances: Floats
     phi: Floats  # (N, M)
-    rest: list[Floats]  # (T, T) of each sequence
-    divergence: KLGradient
+    rest: list[Floats]  # (T, T) of each sequence; neither if the prior is fixed
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,11 @@ class StochasticVariational:
     optimize_inducing: bool = False
     seed: int = 0
     needs = ("problem",)
+
+    def moves(self, architecture: Inducing) -> bool:
+        """Whether the prior has something to learn."""
+        learns = self.optimize_kernel and len(architecture.kernel.log_parameters) > 0
+        return learns or self.optimize_inducing
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
         """Maximise the ELBO; the result's trace holds `Fitted`."""
@@ -133,6 +137,8 @@ class _State:
         self.elbos: list[float] = []
         self.n_steps = 0
         self._adams: dict[str, Adam] = {}
+        if settings.natural:
+            self._naturals = Natural(architecture.n_labels, architecture.size)
 
     @property
     def theta(self) -> Floats:
@@ -149,7 +155,7 @@ class _State:
         self.elbos.append(found.value)
         self.n_steps += 1
         # the prior's parameters wait until q is of use
-        if self.n_steps > 1:
+        if self.n_steps > 1 and self.settings.moves(self.architecture):
             self._move_prior(batch, found)
         if self.settings.natural:
             self._natural(found, len(chosen) / n)
@@ -162,12 +168,13 @@ class _State:
         # the first steps, from the prior, are the longest and the least sure
         rate = min(rate, 0.5 if self.n_steps > 1 else 0.3)
         q, eta = self.q, self.architecture.eta
-        means, roots = natural_step(q, found.means, found.covariances, rate)
+        means, roots = self._naturals.step(q, found.means, found.covariances, rate)
         steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
         self.q = Gaussians(q.logits, means, roots, steps, variances)
 
     def _adam(self, found: Gradient) -> None:
-        q, kl, rate = self.q, found.divergence, self.settings.learning_rate
+        q, rate = self.q, self.settings.learning_rate
+        kl = divergence_gradient(q, self.architecture.eta)
         by_covariance = found.covariances - kl.covariances
         by_root = np.tril(2.0 * by_covariance @ q.roots)
         # the diagonal goes by its logarithm and stays positive
@@ -250,9 +257,8 @@ def elbo(
     out = Gradient(
         0.0, [], np.zeros((k, m, s)), np.zeros((k, s, m, m)), np.zeros((s, s)), np.zeros((s, s)),
         np.zeros_like(batch.phi), [np.zeros_like(rest) for rest in batch.rest],
-        divergence(q, architecture.eta),
     )  # fmt: skip
-    total, pi = -out.divergence.value, q.weights
+    total, pi = -divergence(q, architecture.eta), q.weights
     for c in range(k):
         moments, wide = moments_of(q, batch, c)
         if settings.gradient == "reparam":
@@ -261,27 +267,35 @@ def elbo(
         else:
             found = by_scores(moments, bound.values, settings.n_samples, rng)
         total += pi[c] * float(found.values.sum())
-        _pull(out, q, batch, found, wide, pi[c], c)
+        _pull(out, batch, found, pi[c], c)
+        if settings.moves(architecture):
+            _pull_prior(out, q, batch, found, wide, pi[c], c)
     return out._replace(value=float(total))
 
 
-def _pull(
-    out: Gradient, q: Gaussians, batch: Batch, found: Expected, wide: Floats, pi: float, c: int
-) -> None:
-    """Add a component's part to all derivatives."""
+def _pull(out: Gradient, batch: Batch, found: Expected, pi: float, c: int) -> None:
+    """Add a component's part to the derivatives by q."""
     out.expected.append(found)
     out.means[c] += pi * (batch.phi.T @ found.means)
     out.steps[...] += pi * found.steps
     out.step_variances[...] += pi * found.step_variances
-    out.phi[...] += pi * (found.means @ q.means[c].T)
-    for j in range(q.means.shape[2]):
+    for j, total in enumerate(out.covariances[c]):
         # rows of G Phi for the block-diagonal G of all sequences
         spread = np.empty_like(batch.phi)
         for i, (a, b) in enumerate(pairwise(batch.offsets.tolist())):
+            np.matmul(found.covariances[i][j], batch.phi[a:b], out=spread[a:b])
+        total += pi * (batch.phi.T @ spread)
+
+
+def _pull_prior(
+    out: Gradient, q: Gaussians, batch: Batch, found: Expected, wide: Floats, pi: float, c: int
+) -> None:
+    """Add a component's part to the derivatives by Phi and Q: Sigma = Q + Phi S Phi', and Q has
+    -Phi Phi'."""
+    out.phi[...] += pi * (found.means @ q.means[c].T)
+    for j in range(q.means.shape[2]):
+        moved = wide[j] @ q.roots[c, j].T - batch.phi
+        for i, (a, b) in enumerate(pairwise(batch.offsets.tolist())):
             own = found.covariances[i][j]
-            spread[a:b] = own @ batch.phi[a:b]
-            # Sigma = Q + Phi S Phi', Q = k(x, x) - Phi Phi'
             out.rest[i][...] += pi * own
-            moved = wide[j, a:b] @ q.roots[c, j].T - batch.phi[a:b]
-            out.phi[a:b] += 2.0 * pi * (own @ moved)
-        out.covariances[c, j] += pi * (batch.phi.T @ spread)
+            out.phi[a:b] += 2.0 * pi * (own @ moved[a:b])

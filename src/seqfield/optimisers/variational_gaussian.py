@@ -69,15 +69,32 @@ class KLGradient(NamedTuple):
     step_variances: Floats
 
 
-def divergence(q: Gaussians, eta: float) -> KLGradient:
+def divergence(q: Gaussians, eta: float) -> float:
     """KL(q || prior), of a mixture its bound."""
+    value = _steps_divergence(q, eta)[0]
+    return value + (_single(q) if len(q.logits) == 1 else _mixture(q)[0])
+
+
+def divergence_gradient(q: Gaussians, eta: float) -> KLGradient:
+    """The same with its derivatives."""
     value, by_steps, by_variances = _steps_divergence(q, eta)
     if len(q.logits) == 1:
-        own, by_means, by_covariances = _single(q)
-        by_logits = np.zeros(1)
+        m = q.roots.shape[-1]
+        inverses = np.stack([inverse_root(root) for root in q.roots[0]])
+        by_covariances = 0.5 * (np.eye(m) - inverses.transpose(0, 2, 1) @ inverses)[None]
+        own, by_logits, by_means = _single(q), np.zeros(1), q.means.copy()
     else:
         own, by_logits, by_means, by_covariances = _mixture(q)
     return KLGradient(own + value, by_logits, by_means, by_covariances, by_steps, by_variances)
+
+
+def inverse_root(root: Floats) -> Floats:
+    """The inverse of a triangular matrix."""
+    lower = not root[0, 1:].any()
+    found, failed = scipy.linalg.lapack.dtrtri(root, lower=int(lower))
+    if failed:
+        raise np.linalg.LinAlgError("a root is singular")
+    return np.asarray(np.tril(found) if lower else np.triu(found))
 
 
 def _steps_divergence(q: Gaussians, eta: float) -> tuple[float, Floats, Floats]:
@@ -88,16 +105,11 @@ def _steps_divergence(q: Gaussians, eta: float) -> tuple[float, Floats, Floats]:
     return value, q.steps / eta, 0.5 * (1.0 / eta - 1.0 / q.step_variances)
 
 
-def _single(q: Gaussians) -> tuple[float, Floats, Floats]:
+def _single(q: Gaussians) -> float:
     """1/2 (tr S + |mu|^2 - M - log |S|) summed over labels."""
-    m = q.roots.shape[-1]
-    value, by_covariances = 0.5 * float(np.vdot(q.means, q.means)), np.empty_like(q.roots)
-    for j, root in enumerate(q.roots[0]):
-        _, log_det = np.linalg.slogdet(root)
-        value += 0.5 * float(np.vdot(root, root)) - 0.5 * m - log_det
-        inverse = scipy.linalg.inv(root)
-        by_covariances[0, j] = 0.5 * (np.eye(m) - inverse.T @ inverse)
-    return float(value), q.means.copy(), by_covariances
+    squares = np.vdot(q.means, q.means) + np.vdot(q.roots, q.roots)
+    diagonals = np.abs(np.einsum("...ii->...i", q.roots))
+    return 0.5 * float(squares - diagonals.size) - float(np.log(diagonals).sum())
 
 
 def _mixture(q: Gaussians) -> tuple[float, Floats, Floats, Floats]:
@@ -151,33 +163,38 @@ def _overlaps(means: Floats, covariances: Floats) -> _Overlaps:
     return _Overlaps(value, by_mean, by_covariance)
 
 
-def natural_step(
-    q: Gaussians, d_means: Floats, d_covariances: Floats, rate: float
-) -> tuple[Floats, Floats]:
-    """Means (1, M, S) and roots (1, S, M, M) after a step of natural gradient.
+class Natural:
+    """Steps of natural gradient of one Gaussian, whose precisions (S, M, M) it keeps."""
 
-    The derivatives are those of the expected log-likelihood g: the precision goes towards
-    I - 2 dg/dS, and the mean along the new covariance. A share of the step is taken that leaves
-    the precision positive definite, which noise may not.
-    """
-    _, s, m, _ = q.roots.shape
-    means, roots = q.means.copy(), np.empty_like(q.roots)
-    for j in range(s):
-        inverse = scipy.linalg.inv(q.roots[0, j])
-        old = inverse.T @ inverse
-        towards = np.eye(m) - (d_covariances[0, j] + d_covariances[0, j].T)
-        share = rate
-        while True:
-            lower, failed = scipy.linalg.lapack.dpotrf(old + share * (towards - old), lower=1)
-            if failed == 0:
-                break
-            share *= 0.5
-        # S = L^-T L^-1
-        root, _ = scipy.linalg.lapack.dtrtri(np.tril(lower), lower=1)
-        roots[0, j] = root.T
-        gradient = d_means[0, :, j] - q.means[0, :, j]
-        means[0, :, j] += share * (roots[0, j] @ (roots[0, j].T @ gradient))
-    return means, roots
+    def __init__(self, n_labels: int, size: int) -> None:
+        self.precisions = np.broadcast_to(np.eye(size), (n_labels, size, size)).copy()
+
+    def step(
+        self, q: Gaussians, d_means: Floats, d_covariances: Floats, rate: float
+    ) -> tuple[Floats, Floats]:
+        """Means (1, M, S) and roots (1, S, M, M) after a step.
+
+        The derivatives are those of the expected log-likelihood g: the precision goes towards
+        I - 2 dg/dS, and the mean along the new covariance. A share of the step is taken that
+        leaves the precision positive definite, which noise may not.
+        """
+        means, roots = q.means.copy(), np.empty_like(q.roots)
+        for j, old in enumerate(self.precisions):
+            move = -(d_covariances[0, j] + d_covariances[0, j].T) - old
+            move[np.diag_indices_from(move)] += 1.0
+            share = rate
+            while True:
+                new = old + share * move
+                lower, failed = scipy.linalg.lapack.dpotrf(new, lower=1, clean=1)
+                if failed == 0:
+                    break
+                share *= 0.5
+            self.precisions[j] = new
+            # S = L^-T L^-1
+            roots[0, j] = inverse_root(lower).T
+            gradient = d_means[0, :, j] - q.means[0, :, j]
+            means[0, :, j] += share * (roots[0, j] @ (roots[0, j].T @ gradient))
+        return means, roots
 
 
 def natural_steps(
