@@ -127,12 +127,13 @@ def test_far_from_all_tokens_is_the_prior():
     np.testing.assert_allclose(latent.variances[0], [2.5 * model.amplitudes_] * 2, rtol=1e-12)
 
 
-def test_probabilities_are_refined_scores():
+@pytest.mark.parametrize("half", [0.0, 0.5])
+def test_probabilities_are_refined_scores(half):
     for offsets in ((), (-1, 1)):
-        model = make(offsets=offsets).fit(X, Y)
+        model = make(offsets=offsets, half_variances=half > 0).fit(X, Y)
         latent = model.latent(NEW)
-        node = np.vstack(latent.means) + 0.5 * np.vstack(latent.variances)
-        steps = model.steps_ + 0.5 * model.step_variances_
+        node = np.vstack(latent.means) + half * np.vstack(latent.variances)
+        steps = model.steps_ + half * model.step_variances_
         want = refine(node, steps, offsets_of([len(x) for x in NEW]), offsets)
         assert want.settled
         assert latent.n_rounds == want.n_rounds
@@ -341,21 +342,22 @@ def test_labels_of_a_scheme_are_lawful():
     assert model.bound_ == free.bound_
 
 
+@pytest.mark.parametrize("half", [0.0, 0.5])
 @pytest.mark.parametrize("offsets", [(), (-1, 1), (-2, 5)], ids=str)
-def test_log_pseudo_likelihood_equals_a_loop(offsets):
-    model = make(offsets=offsets).fit(X, Y)
+def test_log_pseudo_likelihood_equals_a_loop(offsets, half):
+    model = make(offsets=offsets, half_variances=half > 0).fit(X, Y)
     y = with_holes(3)
     assert any(v is None for row in y for v in row)
     for labels in (Y, y):
         latent = model.latent(X)
-        steps = model.steps_ + 0.5 * model.step_variances_
+        steps = model.steps_ + half * model.step_variances_
         want = []
         for row, m, v in zip(labels, latent.means, latent.variances, strict=True):
             total = 0.0
             for t, label in enumerate(row):
                 if label is None:
                     continue
-                z = m[t] + 0.5 * v[t]
+                z = m[t] + half * v[t]
                 for d, distance in enumerate(offsets):
                     near = row[t + distance] if 0 <= t + distance < len(row) else None
                     if near is not None:

@@ -79,6 +79,9 @@ class GPSL(KernelEstimator):
         at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1
     amplitude : the scale of the functions: "fixed" at 1; or learned for each "label", or one that
         is "shared" by all. The bound favours small ones, and a shared one may vanish
+    half_variances : predict with the mean of exp(score), m + v / 2, as the paper does, in place of
+        the mean score m. It favours labels that little is known of, all the more so the larger
+        the amplitude
     n_landmarks, landmarks, gram_budget : as in `GPSC`: beyond the memory that the posterior of all
         tokens takes, that of functions over a few of them
     scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
@@ -107,6 +110,7 @@ class GPSL(KernelEstimator):
     optimize_kernel: bool
     evidence_tokens: int
     amplitude: str
+    half_variances: bool
     max_iter: int
     tol: float
     eta = 1.0
@@ -126,6 +130,7 @@ class GPSL(KernelEstimator):
         optimize_kernel: bool = True,
         evidence_tokens: int = 1500,
         amplitude: Literal["fixed", "label", "shared"] = "fixed",
+        half_variances: bool = False,
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
         gram_budget: float = 6.0,
@@ -250,7 +255,7 @@ class GPSL(KernelEstimator):
         """Means and variances of the latent functions at the tokens of X."""
         data = self._encode(X, lengths)
         means, variances = self._moments(data)
-        rounds = self._refined(means + 0.5 * variances, data.offsets).n_rounds
+        rounds = self._refined(means, variances, data.offsets).n_rounds
         cuts = data.offsets[1:-1]
         return Latent(np.split(means, cuts), np.split(variances, cuts), rounds)
 
@@ -265,21 +270,27 @@ class GPSL(KernelEstimator):
         targets = self._labels.encode(rows, self.missing_label)
         means, variances = self._moments(data)
         terms = Terms.of(targets, self._distances, np.ones(len(data)), len(self._labels))
-        z = means + 0.5 * variances
-        z = z[terms.tokens] + terms.gather(self.steps_ + 0.5 * self.step_variances_)
+        node, steps = self._corrected(means, variances)
+        z = node[terms.tokens] + terms.gather(steps)
         p = z[np.arange(len(z)), terms.gold] - log_sum_exp(z)
         sequence = np.searchsorted(data.offsets, terms.tokens, "right") - 1
         return np.bincount(sequence, p, len(data)).astype(np.float64)
 
     def _scores(self, data: Sequences) -> ChainScores:
         means, variances = self._moments(data)
-        p = self._refined(means + 0.5 * variances, data.offsets).probabilities
+        p = self._refined(means, variances, data.offsets).probabilities
         s = len(self._labels)
         node = np.log(np.maximum(p, 1e-300))
         return ChainScores(node, np.zeros((s, s)), data.offsets, check=False)
 
-    def _refined(self, node: Floats, offsets: NDArray[np.int64]) -> Refined:
-        steps = self.steps_ + 0.5 * self.step_variances_
+    def _corrected(self, means: Floats, variances: Floats) -> tuple[Floats, Floats]:
+        """Scores of labels and of steps to predict with."""
+        if not self.half_variances:
+            return means, self.steps_
+        return means + 0.5 * variances, self.steps_ + 0.5 * self.step_variances_
+
+    def _refined(self, means: Floats, variances: Floats, offsets: NDArray[np.int64]) -> Refined:
+        node, steps = self._corrected(means, variances)
         rounds = ROUNDS + int(np.diff(offsets).max())
         found = refine(node, steps, offsets, self._distances, max_rounds=rounds)
         if not found.settled:
