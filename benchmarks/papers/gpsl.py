@@ -167,14 +167,15 @@ def draw(folder: Path, curves: dict[str, dict[str, list[float]]]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    _, axes = plt.subplots(1, len(curves), figsize=(4 * len(curves), 3.2), squeeze=False)
-    for axis, (task, found) in zip(axes[0], curves.items(), strict=True):
+    for task, found in curves.items():
+        _, axis = plt.subplots(figsize=(4, 3.2))
         for name, curve in found.items():
             axis.plot([100 * f for f in FRACTIONS], curve, "o-", label=name)
         axis.set(xlabel="labels missing, %", ylabel="accuracy %", title=task)
         axis.legend()
-    plt.tight_layout()
-    plt.savefig(folder / "gpsl_missing.png", dpi=110)
+        plt.tight_layout()
+        plt.savefig(folder / f"gpsl_missing_{task}.png", dpi=110)
+        plt.close()
 
 
 def times(tasks: tuple[str, ...]) -> None:

@@ -76,6 +76,9 @@ def make(name, **wanted):
         # a sweep factors a matrix for each label, and a search for kernel parameters takes many
         wanted = {"optimize_kernel": False} | wanted
         wanted["max_iter"] = min(wanted.get("max_iter", 50), SWEEPS)
+    if "burn_in" in arguments(name):
+        # whatever the chains have reached: few draws of a posterior are averaged as many are
+        wanted = {"n_steps": 20, "n_chains": 2, "n_samples": 8} | wanted
     if "sgd" in (solver := wanted.get("solver", "")) and solver not in solvers(name):
         pytest.skip(f"{name} has no solver {solver}")
     return REGISTRY[name](**{k: v for k, v in wanted.items() if k in arguments(name)})
@@ -92,6 +95,16 @@ def able(method, *positional, **named):
 def is_joint(model):
     """Whether the model is one of whole labellings."""
     return not hasattr(model, "log_pseudo_likelihood")
+
+
+def is_average(model):
+    """Whether p(y | x) is the average of several chains, whose best labelling is not looked for."""
+    return getattr(model, "n_samples_", 1) > 1
+
+
+def likeliest(model, X):
+    """The likeliest label of each token."""
+    return [[model.classes_[k] for k in p.argmax(axis=1)] for p in model.predict_proba(X)]
 
 
 def likelihood(model, *positional, **named):
@@ -401,7 +414,8 @@ def test_probabilities_of_all_labellings_sum_to_one(name):
             want[np.arange(length), codes] += p
         np.testing.assert_allclose(model.predict_proba(x)[0], want, rtol=1e-9, atol=1e-12)
         # predict is the best of them, and the n-best list is all of them in order
-        assert model.predict(x)[0] == found[int(np.argmax(logs))]
+        top = likeliest(model, x)[0] if is_average(model) else found[int(np.argmax(logs))]
+        assert model.predict(x)[0] == top
         best = model.predict_nbest(x, n=len(found) + 5)[0]
         assert len(best) == len(found)
         np.testing.assert_allclose([p for _, p in best], np.sort(logs)[::-1], rtol=1e-9)
@@ -412,8 +426,9 @@ def test_nbest(name):
     model = fitted(name)
     best = able(model.predict_nbest, X, n=7)
     predicted = model.predict(X)
+    assert not is_average(model) or predicted == likeliest(model, X)
     for x, labels, row in zip(X, predicted, best, strict=True):
-        assert row[0][0] == labels
+        assert is_average(model) or row[0][0] == labels
         logs = [p for _, p in row]
         assert all(a >= b for a, b in zip(logs[:-1], logs[1:], strict=True))
         assert len({tuple(y) for y, _ in row}) == len(row) == min(7, 3 ** len(x))
@@ -585,8 +600,10 @@ def large():
 def test_results_are_bit_identical_for_every_number_of_threads(name, form, solver, large):
     X1, y1 = FORMS[form](large[0]), large[1]
     extra = {} if solver is None else {"solver": solver}
-    if "amplitude" in arguments(name):
+    if {"amplitude", "burn_in"} & arguments(name):
         extra["n_landmarks"] = 20  # the posterior of all tokens takes very long
+    if "burn_in" in arguments(name):
+        extra["n_steps"] = 4
     models = [fitted(name, X1, y1, n_jobs=k, max_iter=5, **extra) for k in (1, 2, 4, None, -1)]
     first = fingerprint(models[0], X1)
     for model in models[1:]:
@@ -629,12 +646,13 @@ def test_every_form_of_numeric_X_gives_the_same_model(name, form):
     model = make(name).fit(X1, Y, **extra)
     exact = form in SAME
     settings = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-3, "atol": 1e-4}
+    # a kernel of sparse rows adds up its products in another order; what draws leave open at a
+    # token that was trained on is the root of such a difference and of 1e-8
+    same = {"rtol": 1e-10 if is_average(model) else 1e-12}
     np.testing.assert_allclose(fingerprint(model), want, **settings)
     if extra:
         assert model.predict(X1, **extra) == model.predict(X)
         p = able(model.predict_proba, X1, **extra)
-        # a kernel of sparse rows adds up its products in another order
-        same = {"rtol": 1e-12}
         np.testing.assert_allclose(np.concatenate(p).ravel(), fingerprint(model), **same)
         if is_joint(model):
             best, want = model.predict_nbest(X1, 2, **extra), model.predict_nbest(X, 2)
@@ -646,8 +664,7 @@ def test_every_form_of_numeric_X_gives_the_same_model(name, form):
         )
         assert model.score(X1, Y, **extra) == model.score(X, Y)
     else:
-        # a kernel of sparse rows adds up its products in another order
-        np.testing.assert_allclose(fingerprint(model, X1), fingerprint(model, X), rtol=1e-12)
+        np.testing.assert_allclose(fingerprint(model, X1), fingerprint(model, X), **same)
 
 
 def bag(row):
