@@ -145,14 +145,28 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             ("--learner", "perceptron", "--kernel", "poly2", "--calibrate"),
             sf.StructuredPerceptron(kernel="poly2", calibrate=True, random_state=0),
         ),
+        (
+            ("--learner", "gpsl", "--kernel", "linear", "--max-iter", 5),
+            sf.GPSL("linear", max_iter=5, random_state=0),
+        ),
+        (
+            ("--learner", "gpstruct", "--kernel", "linear", "--sampler", "ess", "--steps", 40),
+            sf.GPStruct("linear", 40, sampler="ess", random_state=0),
+        ),
+        (
+            ("--learner", "svgp", "--kernel", "linear", "--inducing", 30, "--max-iter", 3),
+            sf.StructuredSVGP("linear", 30, max_iter=3, random_state=0),
+        ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:no convergence")
 def test_train_kernel_models(tmp_path, options, own, train_file):
     X, y = (part[:60] for part in sf.read_conll(train_file))
     with open(tmp_path / "some.txt", "w", encoding="utf-8") as stream:
         sf.write_conll(stream, X, [[[label] for label in row] for row in y])
     shown = run("train", tmp_path / "some.txt", "-o", tmp_path / "m.sf", *options).stdout
     assert "distinct tokens" in shown
+    assert "token accuracy" in run("eval", tmp_path / "m.sf", tmp_path / "some.txt").stdout
     model = sf.load(tmp_path / "m.sf")
     for a, b in zip(model.predict_proba(X), own.fit(X, y).predict_proba(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)

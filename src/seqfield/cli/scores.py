@@ -58,9 +58,11 @@ def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str
 
     if not model.probabilistic and model.temperature_ is None:
         return {}
-    likelihoods, proba = model.log_likelihood(data, y), model.predict_proba(data)
-    return {
-        "joint_nll_per_sequence": metrics.joint_nll(likelihoods) / len(y),
+    proba, joint = model.predict_proba(data), {}
+    if model.joint:
+        nll = metrics.joint_nll(model.log_likelihood(data, y))
+        joint["joint_nll_per_sequence"] = nll / len(y)
+    return joint | {
         "nll_per_token": metrics.token_nll(y, proba, model.classes_, mean=True),
         "ece": metrics.ece(y, proba, model.classes_, labels=predicted),
         "brier": metrics.brier(y, proba, model.classes_),

@@ -23,6 +23,9 @@ class Learner(StrEnum):
     GPSC = "gpsc"
     KERNEL_CRF = "kernelcrf"
     HMSVM = "hmsvm"
+    GPSL = "gpsl"
+    GPSTRUCT = "gpstruct"
+    SVGP = "svgp"
 
 
 CLASSES = {
@@ -33,6 +36,9 @@ CLASSES = {
     Learner.GPSC: "GPSC",
     Learner.KERNEL_CRF: "KernelCRF",
     Learner.HMSVM: "HMSVM",
+    Learner.GPSL: "GPSL",
+    Learner.GPSTRUCT: "GPStruct",
+    Learner.SVGP: "StructuredSVGP",
 }
 
 
@@ -42,6 +48,14 @@ class Method(StrEnum):
     DENSE = "dense"
     SPARSE = "sparse"
     SEQUENCE = "sequence"
+
+
+class Sampler(StrEnum):
+    """Samplers of GPstruct."""
+
+    HMC = "hmc"
+    NUTS = "nuts"
+    ESS = "ess"
 
 
 class Slack(StrEnum):
@@ -119,7 +133,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="gpsc, kernelcrf, hmsvm, perceptron: linear, poly2, poly3, rbf, matern, "
+            help="All but crf, boost and hmm: linear, poly2, poly3, rbf, matern, "
             "rational_quadratic, cosine.",
             show_default=False,
         ),
@@ -140,6 +154,17 @@ def train(
             help="hmsvm: weight of the slacks; by the scale of the kernel without it.",
             show_default=False,
         ),
+    ] = None,
+    sampler: Annotated[
+        Sampler, typer.Option(help="gpstruct: how the posterior is sampled.")
+    ] = Sampler.HMC,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=4, help="gpstruct: steps of each chain.", show_default=False),
+    ] = None,
+    inducing: Annotated[
+        int | None,
+        typer.Option(min=1, help="svgp: tokens behind the posterior.", show_default=False),
     ] = None,
     slack: Annotated[Slack, typer.Option(help="hmsvm: the kind of soft margin.")] = Slack.L1,
     margin: Annotated[
@@ -163,7 +188,8 @@ def train(
         bool,
         typer.Option(
             "--calibrate",
-            help="Fit the confidence on held-out folds; not for hmm, which has its own.",
+            help="Fit the confidence on held-out folds; not for hmm, gpstruct and svgp, which have "
+            "their own.",
         ),
     ] = False,
     all_features: Annotated[
@@ -242,6 +268,9 @@ def train(
         "method": method.value,
         "n_cliques": cliques,
         "C": C,
+        "sampler": sampler.value,
+        "n_steps": steps,
+        "n_inducing": inducing,
         "slack": slack.value,
         "margin": margin.value,
         "loss": loss.value,
@@ -279,7 +308,7 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
     told = {name: value for name, value in given.items() if value is not None}
     left = {"loss": "log", "cost": 1.0, "c1": 0.0, "solver": "auto", "observed_only": True}
     left |= {"early_stopping": False, "calibrate": False, "method": "dense"}
-    left |= {"slack": "l1", "margin": "hamming"}
+    left |= {"slack": "l1", "margin": "hamming", "sampler": "hmc"}
     for name, value in told.items():
         if name == "random_state" or value != left.get(name):
             if name in own:
@@ -292,6 +321,7 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
 
 #: options that are not called like the argument
 OPTIONS = {"observed_only": "all-features", "n_cliques": "cliques", "C": "slack-weight"}
+OPTIONS |= {"n_steps": "steps", "n_inducing": "inducing"}
 
 
 def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
@@ -314,6 +344,8 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     rows.append(("objective", f"{model.objective_:.6g}"))
     if getattr(model, "gap_", math.inf) < math.inf:
         rows.append(("gap", f"at most {model.gap_:.2g} above the optimum"))
+    if hasattr(model, "r_hat_"):
+        rows.append(("R-hat", f"{model.r_hat_:.3f} (about 1 if the chains agree)"))
     if model.temperature_ is not None:
         rows.append(("temperature", f"{model.temperature_:.3g}"))
     rows.append(("seconds", f"{seconds:.1f}"))

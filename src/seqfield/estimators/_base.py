@@ -55,6 +55,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     calibrate: bool | str = False
     random_state: Any = None
 
+    #: whether there is a distribution p(y | x) of whole labellings
+    joint = True
     features: Any
     scheme: Any
     on_violation: str

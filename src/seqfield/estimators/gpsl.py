@@ -116,6 +116,7 @@ class GPSL(KernelEstimator):
     eta = 1.0
     transitions = True
     gram_dtype = "float64"
+    joint = False
     _basis: Root
     _distances: tuple[int, ...]
     _dual: Floats
