@@ -20,6 +20,7 @@ from seqfield.estimators._objective import Objective
 from seqfield.estimators._sampled import SampledEstimator
 from seqfield.kernels.covariance import Root
 from seqfield.kernels.gram import distinct
+from seqfield.kernels.lowrank import pivoted_cholesky
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
@@ -30,7 +31,11 @@ from seqfield.optimisers.svi import Fitted, StochasticVariational
 from seqfield.optimisers.variational_gaussian import Gaussians
 from seqfield.sequences import Sequences
 
-CHOICES = {"gradient": ("reparam", "score"), "optimizer": ("auto", "natural", "adam")}
+CHOICES = {
+    "inducing": ("pivoted", "kmeans"),
+    "gradient": ("reparam", "score"),
+    "optimizer": ("auto", "natural", "adam"),
+}
 #: tokens that inducing inputs are chosen from, and dimensions in which sparse ones are compared
 POOL, DIMENSIONS = 20_000, 50
 
@@ -46,8 +51,10 @@ class StructuredSVGP(SampledEstimator):
     Parameters
     ----------
     kernel, features : as in `GPSC`
-    n_inducing : inducing tokens, found by k-means (of sparse features the tokens nearest to the
-        means); all distinct tokens if there are no more
+    n_inducing : inducing tokens; all distinct tokens if there are no more
+    inducing : how they are found: "pivoted" takes the tokens that leave the least of the prior's
+        variance unexplained (pivoted Cholesky); "kmeans" the means of clusters, of sparse features
+        the tokens nearest to them
     likelihood : "chain" (exact), "piecewise" (pseudo-likelihood of each edge by itself: cheaper,
         and a worse model of the whole), or a function of (F, T, labels): score draws F (k, length,
         S), transition draws T (k, S, S) and label codes (length,), in order of ``classes``, -1
@@ -99,6 +106,7 @@ class StructuredSVGP(SampledEstimator):
     """
 
     n_inducing: int
+    inducing: str
     likelihood: Any
     gradient: str
     n_components: int
@@ -119,6 +127,7 @@ class StructuredSVGP(SampledEstimator):
         n_inducing: int = 500,
         *,
         features: Any = None,
+        inducing: Literal["pivoted", "kmeans"] = "pivoted",
         likelihood: Literal["chain", "piecewise"] | Callable[..., Any] = "chain",
         gradient: Literal["reparam", "score"] = "reparam",
         n_components: int = 1,
@@ -188,7 +197,7 @@ class StructuredSVGP(SampledEstimator):
             )
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        tokens = self._inducing(data)
+        tokens = self._inducing_tokens(data)
         self.n_tokens_ = int(data.n_tokens)
         self._check_memory(data, tokens.shape[0])
         self._architecture = Inducing(
@@ -223,8 +232,8 @@ class StructuredSVGP(SampledEstimator):
             raise CapabilityError(f"optimizer='natural' {reason}; use optimizer='adam'")
         return self.optimizer != "adam" and not reason
 
-    def _inducing(self, data: Sequences) -> Any:
-        """Inducing tokens: all distinct ones, or means of clusters."""
+    def _inducing_tokens(self, data: Sequences) -> Any:
+        """All distinct tokens, or some that stand for them."""
         rng = self._random()
         some = np.arange(data.n_tokens)
         if len(some) > POOL:
@@ -233,6 +242,8 @@ class StructuredSVGP(SampledEstimator):
         x = x[distinct(x)[0]]
         if x.shape[0] <= self.n_inducing:
             return x
+        if self.inducing == "pivoted":
+            return x[np.sort(pivoted_cholesky(self._kernels[0], x, self.n_inducing).chosen)]
         seed = int(rng.randint(2**31 - 1))
         kind = MiniBatchKMeans if x.shape[0] > 5000 else KMeans
         clusters = kind(self.n_inducing, random_state=seed, n_init=1)

@@ -94,19 +94,20 @@ class StochasticVariational:
         problem, architecture = objective.problem(), objective.architecture
         state = _State(self, architecture, np.random.default_rng(self.seed))
         n = len(problem.tables)
+        n_batches = -(-n // self.batch_size)
         watch, converged, epoch = _Watch(self.tol), False, 0
         for epoch in range(1, self.max_iter + 1):
             order = state.rng.permutation(n)
-            for chosen in np.array_split(order, max(1, round(n / self.batch_size))):
+            for chosen in np.array_split(order, n_batches):
                 state.step(problem, np.sort(chosen), n)
-            value = float(np.mean(state.elbos[-max(1, round(n / self.batch_size)) :]))
+            value = float(np.mean(state.elbos[-n_batches:]))
             if callback is not None and callback(Step(epoch, state.theta, -value)):
                 break
             converged = watch(value)
             if converged:
                 break
         fitted = Fitted(state.q, state.architecture, np.array(state.elbos))
-        last = float(np.mean(fitted.elbos[-max(1, round(n / self.batch_size)) :]))
+        last = float(np.mean(fitted.elbos[-n_batches:]))
         return Result(state.theta, -last, None, epoch, converged, (fitted,))
 
 

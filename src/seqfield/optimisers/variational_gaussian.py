@@ -90,7 +90,7 @@ def divergence_gradient(q: Gaussians, eta: float) -> KLGradient:
 
 def inverse_root(root: Floats) -> Floats:
     """The inverse of a triangular matrix."""
-    lower = not root[0, 1:].any()
+    lower = not np.triu(root, 1).any()
     found, failed = scipy.linalg.lapack.dtrtri(root, lower=int(lower))
     if failed:
         raise np.linalg.LinAlgError("a root is singular")
