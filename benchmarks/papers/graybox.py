@@ -61,7 +61,7 @@ def variational(**params: Any) -> sf.StructuredSVGP:
 MODELS: dict[str, tuple[str, Make]] = {
     "GPstruct, elliptical slices": (
         "GP-ESS",
-        partial(sampled, sampler="ess", n_steps=20_000, n_chains=2),
+        partial(sampled, sampler="ess", n_steps=10_000, n_chains=2),
     ),
     "GPstruct, HMC": ("GP-ESS", partial(sampled, n_steps=60)),
     "SVGP, chain": ("GP-VAR-T", variational),
