@@ -46,6 +46,8 @@ NUMBERS = (
     "gap_",
     "log_evidence_",
     "log_evidence_error_",
+    "effective_sample_size_",
+    "r_hat_",
 )
 #: what only some ways of fitting leave
 OPTIONAL = ("path_", "n_chosen_", "cliques_", "support_", "log_evidence_", "log_evidence_error_")

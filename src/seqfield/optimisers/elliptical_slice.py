@@ -15,10 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqfield.architectures.lookup import Lookup
 from seqfield.chain import _numba_total
@@ -28,8 +27,8 @@ from seqfield.priors import ElasticNet
 
 #: numbers in the prior draws that are made at once: 16 MiB as float32
 BLOCK = 2**22
-#: a bracket narrower than this has shrunk to the present point
-NARROW = 1e-12
+#: angles that are looked at in one step at most: by then the bracket is the present point
+SHRINKS = 100
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,9 @@ class Walk:
         self, f: Floats, nu: Any, steps: Floats, other: Floats, now: float
     ) -> tuple[float, float, float]:
         """cos and sin of the accepted angle, and the log-likelihood there."""
-        along = self.likelihood.along(f, nu, steps, other)
         level = now + math.log(1.0 - self.rng.random())
-        angle = 2.0 * math.pi * self.rng.random()
-        low, high = angle - 2.0 * math.pi, angle
-        while high - low > NARROW:
-            a, b = math.cos(angle), math.sin(angle)
-            value = along(a, b)
-            if value > level:
-                return a, b, value
-            low, high = (angle, high) if angle < 0.0 else (low, angle)
-            angle = low + (high - low) * self.rng.random()
-        return 1.0, 0.0, now
+        a, b, value = self.likelihood.slice(f, nu, steps, other, level, self.rng.random(SHRINKS))
+        return (1.0, 0.0, now) if math.isnan(value) else (a, b, value)
 
 
 class Likelihood:
@@ -143,7 +133,7 @@ class Likelihood:
         self.exact = objective.over(Lookup(s, n), ElasticNet(0.0, 0.0))
         self.constrained = problem.constraint is not None
         self.allowed = targets.allowed
-        self.free = _places(np.arange(n), rows, np.zeros((0, s), np.bool_), s)
+        self.free = self.held = _places(np.arange(n), rows, np.zeros((0, s), np.bool_), s)
         if self.allowed is None:
             # the gold path's score is <counts, F> + <pairs, T>
             per_token = np.repeat(self.weights, np.diff(self.offsets))
@@ -155,49 +145,69 @@ class Likelihood:
 
     def at(self, f: Floats, steps: Floats) -> float:
         """The log-likelihood."""
-        return self.along(f, np.zeros_like(f.T), steps, steps)(1.0, 0.0)
+        return self.along(f, np.zeros(f.shape[::-1], np.float32), steps, steps)(1.0, 0.0)
 
     def along(
         self, f: Floats, g: Any, steps: Floats, other: Floats
     ) -> Callable[[float, float], float]:
         """The log-likelihood of a F + b G', a T + b U, as a function of a and b."""
-        if self.allowed is None:
-            gold = float(np.vdot(self.counts, f) + np.vdot(self.pairs, steps))
-            beyond = float(np.vdot(self.counts, g.T) + np.vdot(self.pairs, other))
+        known = self._known(f, g, steps, other)
 
         def value(a: float, b: float) -> float:
             self.n_evaluations += 1
-            edge = a * steps + b * other
-            free = np.nan if self.constrained else self._log_z(self.free, f, g, edge, a, b)
+            edge, rest = a * steps + b * other, (self.offsets, self.weights)
+            free = np.nan
+            if not self.constrained:
+                free = _numba_total.log_z_of(*(f, g, a, b, edge, self.free, *rest))
             if np.isnan(free):
                 theta = np.concatenate([(a * f + b * g.T).ravel(), edge.ravel()])
                 return -float(self.exact.value(theta))
-            if self.allowed is None:
-                return a * gold + b * beyond - free
-            return self._log_z(self.held, f, g, edge, a, b) - free
+            if len(known):
+                return float(a * known[0] + b * known[1] - free)
+            return float(_numba_total.log_z_of(*(f, g, a, b, edge, self.held, *rest)) - free)
 
         return value
 
-    def _log_z(self, places: Places, f: Floats, g: Any, edge: Floats, a: float, b: float) -> float:
-        rows, index, allowed, w, largest = places
-        _numba_total.exponents(f, g, a, b, rows, allowed, w, largest)
-        np.exp(w, out=w)
-        return float(_numba_total.total_log_z(w, largest, index, edge, self.offsets, self.weights))
+    def slice(
+        self, f: Floats, g: Any, steps: Floats, other: Floats, level: float, uniforms: Floats
+    ) -> tuple[float, float, float]:
+        """cos and sin of the first angle of a shrinking bracket where the log-likelihood is above
+        the level, and its value; NaN if the uniforms come to an end."""
+        if not self.constrained:
+            known = self._known(f, g, steps, other)
+            rest = (self.free, self.held, self.offsets, self.weights, level, uniforms)
+            a, b, value, n = _numba_total.slice_angle(*(f, g, steps, other, known, *rest))
+            self.n_evaluations += n
+            if not math.isnan(value):
+                return a, b, value
+        along = self.along(f, g, steps, other)
+        angle = 2.0 * math.pi * float(uniforms[0])
+        low, high = angle - 2.0 * math.pi, angle
+        for u in uniforms[1:].tolist():
+            a, b = math.cos(angle), math.sin(angle)
+            value = along(a, b)
+            if value > level:
+                return a, b, value
+            low, high = (angle, high) if angle < 0.0 else (low, angle)
+            angle = low + (high - low) * u
+        return 1.0, 0.0, math.nan
+
+    def _known(self, f: Floats, g: Any, steps: Floats, other: Floats) -> Floats:
+        """The scores of the known labels by F, T and by G', U; none if some are not known."""
+        if self.allowed is not None:
+            return np.zeros(0)
+        return np.array(
+            [
+                np.vdot(self.counts, f) + np.vdot(self.pairs, steps),
+                np.vdot(self.counts, g.T) + np.vdot(self.pairs, other),
+            ]
+        )
 
 
-class Places(NamedTuple):
-    """Rows of the table that are exponentiated, which of them each token has, the labels they may
-    have, and room for the result."""
-
-    rows: NDArray[np.int64]
-    at: NDArray[np.int64]
-    allowed: NDArray[np.bool_]
-    w: Floats
-    largest: Floats
-
-
-def _places(rows: Any, index: Any, allowed: Any, n_labels: int) -> Places:
-    return Places(rows, index, allowed, np.empty((len(rows), n_labels)), np.empty(len(rows)))
+def _places(rows: Any, index: Any, allowed: Any, n_labels: int) -> tuple[Any, ...]:
+    """What `_numba_total.log_z_of` wants of a table of scores."""
+    room = np.empty((len(rows), n_labels))
+    return rows, index, allowed, room, np.empty(len(rows)), np.empty(room.size, np.int64)
 
 
 def _counts(rows: Any, columns: Any, weights: Floats, shape: tuple[int, int]) -> Floats:
