@@ -615,7 +615,9 @@ def test_an_average_is_less_sure_than_the_map_estimate():
         < probabilities(single, NEW).max(axis=1).mean()
     )
     np.testing.assert_allclose(probabilities(averaged, NEW).sum(axis=1), 1.0, rtol=1e-12)
-    each = np.stack([chain.marginals(part).node for part in averaged._chains(averaged._encode(NEW))])
+    each = np.stack(
+        [chain.marginals(part).node for part in averaged._chains(averaged._encode(NEW))]
+    )
     assert len(each) == 40
     np.testing.assert_allclose(probabilities(averaged, NEW), each.mean(axis=0), rtol=1e-12)
 

@@ -24,6 +24,8 @@ from seqfield.optimisers._expectations import (
     Moments,
     by_reparameterisation,
     by_scores,
+    draw_noise,
+    scores_of,
 )
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
@@ -35,8 +37,8 @@ from seqfield.optimisers.variational_gaussian import (
 
 #: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
 SETTLE, POWER = 10.0, 0.7
-#: of the ELBO's noisy values, how much each new one counts
-SMOOTH = 0.1
+#: draws behind the second derivative along a step
+BENDS = 2
 #: epochs between looks at whether the ELBO still rises
 PATIENCE = 10
 
@@ -53,7 +55,8 @@ class Gradient(NamedTuple):
     """An estimate of the ELBO, and its derivatives by what lies behind it."""
 
     value: float
-    expected: list[Expected]  # of each component
+    moments: list[Moments]  # of the scores, under each component
+    expected: list[Expected]  # likewise
     means: Floats  # (K, M, S), of the expected log-likelihood alone
     covariances: Floats  # (K, S, M, M), likewise
     steps: Floats
@@ -159,11 +162,11 @@ class _State:
         if self.n_steps > 1 and self.settings.moves(self.architecture):
             self._move_prior(batch, found)
         if self.settings.natural:
-            self._natural(found, len(chosen) / n)
+            self._natural(batch, bound, found, len(chosen) / n)
         else:
             self._adam(found)
 
-    def _natural(self, found: Gradient, share: float) -> None:
+    def _natural(self, batch: Batch, bound: Any, found: Gradient, share: float) -> None:
         epochs = self.n_steps * share
         rate = min(1.0, 2.0 * share) * (1.0 + max(0.0, epochs - 1.0) / SETTLE) ** -POWER
         # the first steps, from the prior, are the longest and the least sure
@@ -171,7 +174,33 @@ class _State:
         q, eta = self.q, self.architecture.eta
         means, roots = self._naturals.step(q, found.means, found.covariances, rate)
         steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
+        d_means, d_steps = means - q.means, steps - q.steps
+        # the noise of a step is to average out as that of the precisions does: a share of the way
+        part = min(1.0, rate * self._peak(batch, bound, found, d_means, d_steps))
+        means, steps = q.means + part * d_means, q.steps + part * d_steps
         self.q = Gaussians(q.logits, means, roots, steps, variances)
+
+    def _peak(
+        self, batch: Batch, bound: Any, found: Gradient, d_means: Floats, d_steps: Floats
+    ) -> float:
+        """Where the ELBO peaks along a step of all means, by its slope and second derivative: each
+        label and each transition was moved as if the others stood still."""
+        q, eta = self.q, self.architecture.eta
+        slope = float(np.vdot(found.means - q.means, d_means))
+        bend = float(np.vdot(d_means, d_means))
+        if eta > 0.0:
+            slope += float(np.vdot(found.steps - q.steps / eta, d_steps))
+            bend += float(np.vdot(d_steps, d_steps)) / eta
+        moments = found.moments[0]
+        d_node = batch.phi @ d_means[0]
+        h = 1e-3 / max(float(np.abs(d_node).max()), float(np.abs(d_steps).max()), 1e-12)
+        f, t = scores_of(moments, draw_noise(moments, BENDS, self.rng, paired=True))
+        for own, table in zip(f, t, strict=True):
+            up = bound.gradient(own + h * d_node, table + h * d_steps)
+            down = bound.gradient(own - h * d_node, table - h * d_steps)
+            change = np.vdot(up[1] - down[1], d_node) + np.vdot(up[2] - down[2], d_steps)
+            bend -= float(change) / (2.0 * h * len(f))
+        return max(slope, 0.0) / bend if bend > 0.0 else 0.0
 
     def _adam(self, found: Gradient) -> None:
         q, rate = self.q, self.settings.learning_rate
@@ -256,8 +285,8 @@ def elbo(
     """The ELBO of a batch and its derivatives; ``bound`` is the likelihood of its labels."""
     k, m, s = q.means.shape
     out = Gradient(
-        0.0, [], np.zeros((k, m, s)), np.zeros((k, s, m, m)), np.zeros((s, s)), np.zeros((s, s)),
-        np.zeros_like(batch.phi), [np.zeros_like(rest) for rest in batch.rest],
+        0.0, [], [], np.zeros((k, m, s)), np.zeros((k, s, m, m)), np.zeros((s, s)),
+        np.zeros((s, s)), np.zeros_like(batch.phi), [np.zeros_like(rest) for rest in batch.rest],
     )  # fmt: skip
     total, pi = -divergence(q, architecture.eta), q.weights
     for c in range(k):
@@ -268,6 +297,7 @@ def elbo(
         else:
             found = by_scores(moments, bound.values, settings.n_samples, rng)
         total += pi[c] * float(found.values.sum())
+        out.moments.append(moments)
         _pull(out, batch, found, pi[c], c)
         if settings.moves(architecture):
             _pull_prior(out, q, batch, found, wide, pi[c], c)

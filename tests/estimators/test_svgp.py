@@ -1,0 +1,579 @@
+"""StructuredSVGP: its posterior against sampling, likelihoods, inducing tokens, what it learns,
+tells and refuses, files."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import seqfield as sf
+from seqfield.data.schemes import get_scheme
+from seqfield.errors import BudgetError, CapabilityError, InputError, SeqfieldError
+from seqfield.kernels import RBF, Linear, Normalized, Scaled
+
+from .cases import numbers, words
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no convergence:sklearn.exceptions.ConvergenceWarning"
+)
+
+X, Y = numbers(n=12, seed=0, longest=5)
+NEW = numbers(n=5, seed=1)[0]
+STACKED = np.vstack(X)
+
+
+def galaxy(n, seed, length=8):
+    """Short pieces of spirals: rows of two numbers, labels 0 and 1."""
+    x, y = sf.make_galaxy(n, random_state=seed)
+    return [row[:length] for row in x], [list(row[:length]) for row in y]
+
+
+GX, GY = galaxy(12, 3)
+TRAIN, HELD, LABELS = GX[:7], GX[7:], GY[:7]
+
+
+def make(kernel=None, **wanted):
+    given = {"n_jobs": 1, "random_state": 0, "max_iter": 10, "n_draws": 4, "n_samples": 16}
+    return sf.StructuredSVGP(RBF(1.0) if kernel is None else kernel, **given | wanted)
+
+
+def exact(**wanted):
+    """On all tokens of the short spirals, with a kernel that stays."""
+    given = {"optimize_kernel": False, "max_iter": 40, "n_draws": 10, "n_samples": 300}
+    return make(RBF(0.5), **given | wanted)
+
+
+def adam(**wanted):
+    given = {"optimizer": "adam", "learning_rate": 0.05, "max_iter": 120, "tol": 0.0}
+    return exact(**given | wanted)
+
+
+def probabilities(model, X=NEW):
+    return np.vstack(model.predict_proba(X))
+
+
+def settled(model):
+    """The bound of the last twenty steps."""
+    return model.bounds_[-20:].mean()
+
+
+def chain_log_likelihood(F, T, labels):
+    """Of the chain itself, by the forward recursion."""
+    path = F[:, np.arange(len(labels)), labels].sum(axis=1)
+    path += T[:, labels[:-1], labels[1:]].sum(axis=1)
+    forward = F[:, 0]
+    for t in range(1, len(labels)):
+        inner = forward[:, :, None] + T
+        top = inner.max(axis=1)
+        forward = F[:, t] + top + np.log(np.exp(inner - top[:, None]).sum(axis=1))
+    top = forward.max(axis=1)
+    return path - top - np.log(np.exp(forward - top[:, None]).sum(axis=1))
+
+
+# --- the posterior -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """Probabilities of held-out tokens by Hamiltonian Monte Carlo."""
+    model = sf.GPStruct(
+        RBF(0.5), n_steps=240, n_chains=2, n_samples=240, random_state=0, n_jobs=1
+    ).fit(TRAIN, LABELS)
+    assert model.r_hat_ < 1.1
+    return probabilities(model, HELD)
+
+
+@pytest.mark.parametrize("optimizer", ["natural", "adam"])
+def test_probabilities_agree_with_sampling(optimizer, sampled):
+    """All tokens are inducing tokens: nothing is left but the shape of the posterior."""
+    model = (exact() if optimizer == "natural" else adam(max_iter=250)).fit(TRAIN, LABELS)
+    assert model.n_kept_ == len(np.vstack(TRAIN))
+    found = probabilities(model, HELD)
+    assert np.abs(found - sampled).mean() < 0.03
+    assert np.abs(found - sampled).max() < 0.1
+    # which is far from knowing nothing
+    assert np.abs(sampled - 0.5).mean() > 0.1
+
+
+@pytest.mark.parametrize(("n", "seed"), [(8, 0), (8, 1), (20, 1)])
+def test_default_settings_end_above_the_prior(n, seed):
+    """The bound of the first step is that of the prior."""
+    x, y = sf.make_galaxy(n, random_state=seed)
+    model = sf.StructuredSVGP(RBF(0.35), 40, random_state=0, n_jobs=1, max_iter=15)
+    model.fit(x, y)
+    assert model.bound_ > model.bounds_[0] + 50.0
+    assert model.score(x, y) > 0.85
+
+
+def test_far_from_all_tokens_is_the_prior():
+    model = make(Scaled(RBF(1.0), 4.0), n_samples=400, optimize_kernel=False).fit(X, Y)
+    p = probabilities(model, [np.full((1, 3), 1e3)])
+    assert np.abs(p - 1.0 / 3.0).max() < 0.1  # three standard errors of 400 draws
+    # each draw of them has a mind of its own
+    rows = np.array(
+        [draw.node[0] for draw in model._draws(model._encode([np.full((1, 3), 1e3)], None))]
+    )
+    assert rows.std() == pytest.approx(2.0, rel=0.15)
+
+
+def test_latent_means_are_those_of_the_draws():
+    model = exact(n_samples=500).fit(TRAIN, LABELS)
+    data = model._encode(HELD, None)
+    drawn = np.stack([one.node for one in model._draws(data)])
+    error = drawn.std(axis=0) / np.sqrt(500)
+    assert (np.abs(drawn.mean(axis=0) - model._scores(data).node) < 4.5 * error).all()
+    steps = np.stack([one.edge for one in model._draws(data)])
+    error = steps.std(axis=0) / np.sqrt(500)
+    assert (np.abs(steps.mean(axis=0) - model.transitions_) < 4.5 * error).all()
+
+
+# --- likelihoods -------------------------------------------------------------------------------
+
+
+def test_piecewise_likelihood(sampled):
+    model = exact(likelihood="piecewise").fit(TRAIN, LABELS)
+    assert model.score(TRAIN, LABELS) > 0.8
+    assert np.abs(probabilities(model, HELD) - sampled).mean() < 0.15
+    # every label has more terms than in the chain
+    assert model.bounds_[0] < exact(max_iter=1).fit(TRAIN, LABELS).bounds_[0] - 10.0
+
+
+def test_a_function_that_is_the_chain_is_the_chain():
+    """From the same values of the likelihood comes the same posterior."""
+    wanted = {"gradient": "score", "max_iter": 4, "n_draws": 20}
+    own = exact(likelihood=chain_log_likelihood, classes=[0, 1], **wanted).fit(TRAIN, LABELS)
+    built_in = exact(**wanted).fit(TRAIN, LABELS)
+    np.testing.assert_allclose(own.bounds_, built_in.bounds_, rtol=1e-8)
+    np.testing.assert_allclose(
+        probabilities(own, HELD), probabilities(built_in, HELD), rtol=1e-5, atol=1e-8
+    )
+
+
+def test_values_alone_land_near_derivatives(sampled):
+    model = adam(
+        likelihood=chain_log_likelihood, gradient="score", classes=[0, 1], n_draws=60, max_iter=80
+    ).fit(TRAIN, LABELS)
+    assert np.abs(probabilities(model, HELD) - sampled).mean() < 0.06
+    assert settled(model) == pytest.approx(settled(adam(max_iter=80).fit(TRAIN, LABELS)), abs=3.0)
+
+
+def test_a_likelihood_that_is_no_chain():
+    """Labels by themselves, and how many of them are 1."""
+
+    def counted(F, T, labels):
+        margin = F[:, :, 1] - F[:, :, 0]
+        p = 1.0 / (1.0 + np.exp(-margin))
+        own = np.where(labels == 1, np.log(p + 1e-12), np.log1p(1e-12 - p)).sum(axis=1)
+        return own - 0.5 * (p.sum(axis=1) - (labels == 1).sum()) ** 2
+
+    model = adam(likelihood=counted, gradient="score", classes=[0, 1], n_draws=40, max_iter=60)
+    model.fit(TRAIN, LABELS)
+    assert np.isfinite(model.bounds_).all()
+    assert settled(model) > model.bounds_[:3].mean() + 3.0
+    assert model.score(TRAIN, LABELS) > 0.75
+
+
+def test_a_function_is_told_which_labels_are_missing():
+    seen = []
+
+    def likelihood(F, T, labels):
+        seen.append(labels.tolist())
+        return -0.5 * (F**2).sum(axis=(1, 2))
+
+    y = [[None, *row[1:]] for row in LABELS]
+    exact(likelihood=likelihood, gradient="score", classes=[1, 0], max_iter=1).fit(TRAIN, y)
+    want = [[-1, *(1 - k for k in row[1:])] for row in LABELS]
+    assert sorted(seen) == sorted(want)  # codes are the order of classes
+
+
+def test_what_a_function_must_return():
+    for returned, message in (
+        (lambda F, T, labels: np.zeros(3), "one number for each of 4 draws"),
+        (lambda F, T, labels: np.full(len(F), np.nan), "not finite"),
+    ):
+        model = make(likelihood=returned, gradient="score", classes=["L0", "L1", "L2"])
+        with pytest.raises(InputError, match=message):
+            model.fit(X, Y)
+
+
+# --- what it learns ----------------------------------------------------------------------------
+
+
+def test_a_bad_length_scale_is_learned():
+    x, y = galaxy(10, 5, 12)
+    given = {"n_inducing": 40, "max_iter": 50, "learning_rate": 0.1, "tol": 0.0}
+    fixed = make(RBF(0.1), optimize_kernel=False, **given).fit(x, y)
+    learned = make(RBF(0.1), **given).fit(x, y)
+    assert settled(learned) > settled(fixed) + 6.0
+    assert learned.kernel_.length_scale > 0.3
+    assert fixed.kernel_.length_scale == learned.kernel.length_scale == 0.1
+
+
+def test_inducing_tokens_that_move_raise_the_bound():
+    x, y = galaxy(10, 5, 12)
+    given = {"n_inducing": 4, "max_iter": 60, "learning_rate": 0.05, "optimize_kernel": False}
+    fixed = make(RBF(0.5), **given, tol=0.0).fit(x, y)
+    moved = make(RBF(0.5), optimize_inducing=True, **given, tol=0.0).fit(x, y)
+    assert settled(moved) > settled(fixed) + 1.0
+    assert moved.n_kept_ == fixed.n_kept_ == 4
+    assert moved.kernel_.length_scale == 0.5
+
+
+def test_a_mixture_of_gaussians():
+    one, two = (
+        adam(max_iter=50).fit(TRAIN, LABELS),
+        adam(max_iter=50, n_components=2).fit(TRAIN, LABELS),
+    )
+    assert settled(two) > two.bounds_[0] + 3.0
+    # the bound of a mixture's divergence is the looser one: by less than M S / 2 (1 - log 2)
+    gap = 56 * (1.0 - np.log(2.0))
+    assert settled(two) > settled(one) - gap - 2.0
+    assert np.abs(probabilities(two, HELD) - probabilities(one, HELD)).mean() < 0.1
+
+
+def test_minibatches():
+    model = exact(batch_size=3, max_iter=25).fit(TRAIN, LABELS)
+    assert len(model.bounds_) == 3 * model.n_iter_
+    assert model.bound_ == pytest.approx(model.bounds_[-3:].mean(), rel=1e-12)
+    whole = exact().fit(TRAIN, LABELS)
+    assert model.bounds_[-30:].mean() == pytest.approx(settled(whole), abs=3.0)
+    assert np.abs(probabilities(model, HELD) - probabilities(whole, HELD)).mean() < 0.05
+
+
+@pytest.mark.parametrize("wanted", [{"transitions": False}, {"eta": 0.0}], ids=str)
+def test_without_transitions(wanted):
+    for optimizer in ("natural", "adam"):
+        model = make(optimizer=optimizer, **wanted).fit(X, Y)
+        assert not model.transitions_.any()
+        assert not model._steps.any()
+    assert make().fit(X, Y).transitions_.any()
+
+
+def test_missing_labels_go_through_adam():
+    rng = np.random.default_rng(0)
+    y = [[None if rng.random() < 0.2 else k for k in row] for row in LABELS]
+    assert any(None in row for row in y)
+    model = exact(max_iter=40, learning_rate=0.1).fit(TRAIN, y)
+    same = adam(max_iter=40, learning_rate=0.1, tol=1e-3).fit(TRAIN, y)
+    np.testing.assert_array_equal(model.bounds_, same.bounds_)
+    assert settled(model) > model.bounds_[0] + 3.0
+    assert model.score(TRAIN, LABELS) > 0.8
+    sets = [[{0, 1} if k is None else k for k in row] for row in y]
+    again = exact(max_iter=40, learning_rate=0.1, classes=[0, 1]).fit(TRAIN, sets)
+    np.testing.assert_allclose(again.bounds_, model.bounds_, rtol=1e-9)
+
+
+def test_candidate_sets():
+    y = [[{"L0", "L1"} if k == "L0" else k for k in row] for row in Y]
+    model = make(classes=["L0", "L1", "L2"], max_iter=30, optimizer="adam").fit(X, y)
+    assert np.isfinite(model.bounds_).all()
+    # label 0 is never told, but its rival is
+    p = probabilities(model, X)
+    truth = np.concatenate(Y)
+    assert p[truth == "L2", 2].mean() > p[truth != "L2", 2].mean() + 0.2
+
+
+def test_weights_of_sequences():
+    weights = np.ones(len(X))
+    weights[-1] = 0.0
+    a = make().fit(X, Y, sample_weight=weights)
+    b = make().fit(X[:-1], Y[:-1])
+    np.testing.assert_array_equal(a.bounds_, b.bounds_)
+    twice = make(max_iter=1).fit(X, Y, sample_weight=np.full(len(X), 2.0))
+    once = make(max_iter=1).fit(X, Y)
+    assert twice.bounds_[0] == pytest.approx(2.0 * once.bounds_[0], rel=1e-9)
+
+
+# --- inducing tokens ---------------------------------------------------------------------------
+
+
+def tokens_of(model):
+    return model._functions[0].tokens
+
+
+@pytest.mark.parametrize("inducing", ["pivoted", "kmeans"])
+def test_as_many_inducing_tokens_as_asked_for(inducing):
+    model = make(n_inducing=7, inducing=inducing).fit(X, Y)
+    assert model.n_kept_ == 7
+    assert tokens_of(model).shape == (7, 3)
+    rows = {row.tobytes() for row in STACKED}
+    inside = [row.tobytes() in rows for row in tokens_of(model)]
+    assert all(inside) == (inducing == "pivoted")
+    if inducing == "kmeans":
+        low, high = STACKED.min(axis=0), STACKED.max(axis=0)
+        assert ((tokens_of(model) >= low) & (tokens_of(model) <= high)).all()
+
+
+def test_all_tokens_if_there_are_no_more():
+    a, b = make(n_inducing=len(STACKED)).fit(X, Y), make(n_inducing=10_000).fit(X, Y)
+    assert a.n_kept_ == b.n_kept_ == len(STACKED)
+    np.testing.assert_array_equal(a.bounds_, b.bounds_)
+    assert {row.tobytes() for row in tokens_of(a)} == {row.tobytes() for row in STACKED}
+
+
+def test_equal_tokens_are_one_inducing_token():
+    rounded = [np.round(x) for x in X]
+    model = make(n_inducing=500).fit(rounded, Y)
+    assert model.n_kept_ == len(np.unique(np.vstack(rounded), axis=0)) < len(STACKED)
+    assert np.isfinite(model.bounds_).all()
+
+
+@pytest.mark.parametrize("inducing", ["pivoted", "kmeans"])
+def test_inducing_tokens_of_sparse_features_are_rows_of_the_data(inducing):
+    x, y = words(n=20, seed=0)
+    model = make(Normalized(Linear()), n_inducing=5, inducing=inducing).fit(x, y)
+    assert 1 < model.n_kept_ <= 5
+    assert sp.issparse(tokens_of(model))
+    rows = {row.tobytes() for row in model._encode(x, None).x.toarray()}
+    assert all(row.tobytes() in rows for row in tokens_of(model).toarray())
+
+
+def test_sparse_tokens_of_many_features_are_compared_in_fewer():
+    rng = np.random.default_rng(0)
+    x = [sp.csr_matrix(rng.random((4, 90)) * (rng.random((4, 90)) < 0.1)) for _ in range(15)]
+    y = [rng.choice(["a", "b"], size=4).tolist() for _ in x]
+    model = make(Linear(), n_inducing=6, inducing="kmeans", max_iter=2).fit(x, y)
+    assert 1 < model.n_kept_ <= 6
+    rows = {row.tobytes() for one in x for row in one.toarray()}
+    assert all(row.tobytes() in rows for row in tokens_of(model).toarray())
+
+
+def test_sparse_and_dense_features_are_the_same():
+    for wanted in ({}, {"optimizer": "adam"}):
+        dense = make(RBF(1.3), n_inducing=500, **wanted).fit(X, Y)
+        sparse = make(RBF(1.3), n_inducing=500, **wanted).fit([sp.csr_matrix(x) for x in X], Y)
+        np.testing.assert_allclose(sparse.bounds_, dense.bounds_, rtol=1e-5)
+        np.testing.assert_allclose(
+            probabilities(sparse, [sp.csr_matrix(x) for x in NEW]), probabilities(dense), atol=1e-4
+        )
+
+
+def test_a_row_of_zeros_under_a_linear_kernel():
+    x = [row.copy() for row in X]
+    x[0][0] = x[3][-1] = 0.0
+    model = make(Linear(), n_inducing=5).fit(x, Y)
+    assert np.isfinite(model.bounds_).all()
+    assert np.isfinite(probabilities(model, [np.zeros((2, 3))])).all()
+
+
+# --- what it tells -----------------------------------------------------------------------------
+
+
+def test_bounds_are_recorded():
+    model = make(max_iter=6).fit(X, Y)
+    assert model.bounds_.shape == (6,)
+    assert model.n_iter_ == 6
+    assert model.bound_ == model.bounds_[-1] == -model.objective_
+    assert model.n_tokens_ == len(STACKED)
+    assert model.n_samples_ == 16
+    assert not hasattr(model, "theta_")
+    assert not hasattr(model, "_architecture")
+
+
+def test_epochs_that_are_not_enough():
+    with pytest.warns(ConvergenceWarning, match="no convergence in 3 iterations"):
+        make(max_iter=3).fit(X, Y)
+
+
+def test_stopping():
+    model = exact(max_iter=300, tol=1e-2).fit(TRAIN, LABELS)
+    assert 20 <= model.n_iter_ < 300
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_verbose(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sf.estimators._progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    make(verbose=True, max_iter=3).fit(X, Y)
+    told = sys.stderr.getvalue()
+    assert "training" in told
+    assert "objective" in told
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    make(max_iter=3).fit(X, Y)
+    assert sys.stderr.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"n_inducing": 6, "inducing": "kmeans", "batch_size": 3},
+        {"optimizer": "adam", "n_components": 2, "optimize_inducing": True},
+        {"gradient": "score"},
+    ],
+    ids=str,
+)
+def test_the_same_seed_is_the_same_model(wanted):
+    given = {"max_iter": 4} | wanted
+    a, b, c = (make(random_state=seed, **given).fit(X, Y) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(a.bounds_, b.bounds_)
+    np.testing.assert_array_equal(probabilities(a), probabilities(b))
+    assert not np.array_equal(a.bounds_, c.bounds_)
+    assert not np.array_equal(probabilities(a), probabilities(c))
+
+
+def test_number_of_jobs_changes_nothing():
+    a, b = make(n_jobs=1, max_iter=4).fit(X, Y), make(n_jobs=2, max_iter=4).fit(X, Y)
+    np.testing.assert_array_equal(a.bounds_, b.bounds_)
+    np.testing.assert_array_equal(probabilities(a), probabilities(b))
+
+
+def test_one_sequence_is_labelled_as_among_others():
+    model = make().fit(X, Y)
+    for x, p in zip(NEW, model.predict_proba(NEW), strict=True):
+        np.testing.assert_allclose(model.predict_proba([x])[0], p, atol=1e-12)
+
+
+BIO = ["B-A", "I-A", "O"]
+
+
+@pytest.mark.parametrize("likelihood", ["chain", "piecewise"])
+def test_labels_of_a_scheme_are_lawful(likelihood):
+    rng = np.random.default_rng(0)
+    x, y = [], []
+    for _ in range(14):
+        codes = [
+            k for _ in range(3) for k in ([0, 1][: rng.integers(1, 3)] + [2] * rng.integers(3))
+        ]
+        x.append(1.2 * np.eye(3)[codes] + rng.normal(size=(len(codes), 3)))
+        y.append([BIO[k] for k in codes])
+    given = {"n_inducing": 30, "likelihood": likelihood, "eta": 0.1}
+    model, free = make(scheme="BIO", **given).fit(x, y), make(**given).fit(x, y)
+    # tokens that look as if they were inside, at the start and after O
+    new = [1.5 * np.eye(3)[rng.choice([1, 2], size=6)] for _ in range(6)]
+    scheme = get_scheme("BIO")
+    assert any(scheme.repair(row) != row for row in free.predict(new))
+    for decoding in ("viterbi", "posterior"):
+        assert all(scheme.repair(row) == row for row in model.predict(new, decoding=decoding))
+    p = model.predict_proba(new)
+    assert max(row[0, 1] for row in p) == 0.0
+    np.testing.assert_allclose(np.vstack(p).sum(axis=1), 1.0, rtol=1e-9)
+    # it holds in training too
+    assert model.bounds_[0] > free.bounds_[0] + 1.0
+
+
+# --- files -------------------------------------------------------------------------------------
+
+VARIANTS = {
+    "plain": {},
+    "few": {"n_inducing": 5, "inducing": "kmeans"},
+    "mixture": {"n_components": 2},
+    "moved": {"n_inducing": 5, "optimize_inducing": True},
+    "piecewise": {"likelihood": "piecewise"},
+    "no transitions": {"transitions": False},
+    "linear": {"kernel": Linear()},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_save_and_load(name, tmp_path):
+    model = make(**{"max_iter": 3} | VARIANTS[name]).fit(X, Y)
+    model.save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    np.testing.assert_array_equal(probabilities(again), probabilities(model))
+    assert again.predict(NEW) == model.predict(NEW)
+    np.testing.assert_array_equal(again.log_likelihood(X, Y), model.log_likelihood(X, Y))
+    np.testing.assert_array_equal(again.transitions_, model.transitions_)
+    for attribute in ("bound_", "n_kept_", "n_tokens_", "n_samples_"):
+        assert getattr(again, attribute) == getattr(model, attribute)
+    assert repr(again.kernel_) == repr(model.kernel_)
+    assert not hasattr(again, "bounds_")
+    again.save(tmp_path / "again.sf")
+    assert (tmp_path / "again.sf").read_bytes() == (tmp_path / "m.sf").read_bytes()
+    refit = clone(again).fit(X, Y)
+    np.testing.assert_allclose(probabilities(refit), probabilities(model), atol=1e-9)
+
+
+def test_a_function_of_the_user_is_in_no_file(tmp_path):
+    model = make(
+        likelihood=chain_log_likelihood, gradient="score", classes=["L0", "L1", "L2"], max_iter=2
+    ).fit(X, Y)
+    with pytest.raises(SeqfieldError, match="cannot be saved"):
+        model.save(tmp_path / "m.sf")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what it refuses ---------------------------------------------------------------------------
+
+FUNCTION = {"likelihood": chain_log_likelihood, "gradient": "score", "classes": ["L0", "L1", "L2"]}
+REFUSED = {
+    "unknown likelihood": ({"likelihood": "tree"}, InputError, "likelihood must be .*'tree'"),
+    "likelihood a number": ({"likelihood": 3}, InputError, "likelihood must be .*got 3"),
+    "unknown gradient": ({"gradient": "exact"}, InputError, "gradient must be .*'exact'"),
+    "unknown optimizer": ({"optimizer": "sgd"}, InputError, "optimizer must be .*'sgd'"),
+    "unknown inducing": ({"inducing": "grid"}, InputError, "inducing must be .*'grid'"),
+    "function with derivatives": (
+        FUNCTION | {"gradient": "reparam"},
+        CapabilityError,
+        "gradient='score'",
+    ),
+    "function without classes": (FUNCTION | {"classes": None}, InputError, "classes="),
+    "function with a scheme": (
+        FUNCTION | {"scheme": [(a, b) for a in ("L0", "L1", "L2") for b in ("L0", "L1", "L2")]},
+        CapabilityError,
+        "scheme",
+    ),
+    "natural mixture": (
+        {"optimizer": "natural", "n_components": 2},
+        CapabilityError,
+        "one component; use optimizer='adam'",
+    ),
+    "natural scores": (
+        {"optimizer": "natural", "gradient": "score"},
+        CapabilityError,
+        "needs gradient='reparam'",
+    ),
+    "no inducing tokens": ({"n_inducing": 0}, InputError, "n_inducing must be .* at least 1"),
+    "half an inducing token": ({"n_inducing": 2.5}, InputError, "n_inducing"),
+    "no batch": ({"batch_size": 0}, InputError, "batch_size must be .* at least 1"),
+    "no components": ({"n_components": 0}, InputError, "n_components"),
+    "no draws": ({"n_draws": 0}, InputError, "n_draws"),
+    "no samples": ({"n_samples": 0}, InputError, "n_samples"),
+    "no epochs": ({"max_iter": 0}, InputError, "max_iter"),
+    "negative rate": ({"learning_rate": -0.1}, InputError, "learning_rate"),
+    "negative tolerance": ({"tol": -1e-3}, InputError, "tol"),
+    "negative eta": ({"eta": -1.0}, InputError, "eta"),
+    "two kernels": ({"kernel": [RBF(1.0), Linear()]}, InputError, "one kernel"),
+    "little memory": ({"gram_budget": 1e-6}, BudgetError, "n_inducing or batch_size"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_are_refused(name):
+    wanted, kind, message = REFUSED[name]
+    with pytest.raises(kind, match=message):
+        make(**wanted).fit(X, Y)
+
+
+def test_data_that_are_refused():
+    with pytest.raises(CapabilityError, match="no candidates"):
+        make(**FUNCTION).fit(X, [[{"L0", "L1"}, *row[1:]] for row in Y])
+    with pytest.raises(CapabilityError, match="needs every label"):
+        make(optimizer="natural").fit(X, [[None, *row[1:]] if len(row) > 1 else row for row in Y])
+    with pytest.raises(CapabilityError, match="sparse features"):
+        make(optimize_inducing=True).fit([sp.csr_matrix(x) for x in X], Y)
+    with pytest.raises(InputError, match="positive semi-definite"):
+        make(lambda x, z: 1.0 + np.abs(x[:, :1] - z[:, :1].T), n_inducing=500).fit(X, Y)
+
+
+def test_memory_is_that_of_inducing_tokens_and_one_batch():
+    """Not of all tokens: half of the budget of 30 inducing tokens does for 20."""
+    copies, s, longest = 4, 3, max(map(len, X))
+    need = 8.0 * (copies * s * 20**2 + longest * (20 * (s + 4) + 3 * 4 * s)) / 2**30
+    wanted = {"batch_size": 1, "max_iter": 1, "gram_budget": 1.01 * need}
+    make(n_inducing=20, **wanted).fit(X, Y)
+    with pytest.raises(BudgetError, match="over 30 inducing tokens"):
+        make(n_inducing=30, **wanted).fit(X, Y)
+    with pytest.raises(BudgetError, match="n_inducing"):
+        make(n_inducing=20, **wanted | {"optimizer": "adam"}).fit(X, Y)
