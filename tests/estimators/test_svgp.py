@@ -131,6 +131,10 @@ def test_latent_means_are_those_of_the_draws():
     steps = np.stack([one.edge for one in model._draws(data)])
     error = steps.std(axis=0) / np.sqrt(500)
     assert (np.abs(steps.mean(axis=0) - model.transitions_) < 4.5 * error).all()
+    assert steps.std(axis=0).min() > 0.1
+    # at inducing tokens nothing but the posterior is random: less than the prior, and not nothing
+    spread = np.stack([one.node for one in model._draws(model._encode(TRAIN, None))]).std(axis=0)
+    assert 0.2 < spread.min() < spread.max() < 1.05
 
 
 # --- likelihoods -------------------------------------------------------------------------------
