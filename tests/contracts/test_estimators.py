@@ -79,6 +79,10 @@ def make(name, **wanted):
     if "burn_in" in arguments(name):
         # whatever the chains have reached: few draws of a posterior are averaged as many are
         wanted = {"n_steps": 20, "n_chains": 2, "n_samples": 8} | wanted
+    if "n_inducing" in arguments(name):
+        # every step factors a matrix for each label
+        wanted = {"n_inducing": 20, "n_draws": 4, "n_samples": 8, "optimize_kernel": False} | wanted
+        wanted["max_iter"] = min(wanted.get("max_iter", 8), 8)
     if "sgd" in (solver := wanted.get("solver", "")) and solver not in solvers(name):
         pytest.skip(f"{name} has no solver {solver}")
     return REGISTRY[name](**{k: v for k, v in wanted.items() if k in arguments(name)})

@@ -467,6 +467,109 @@ def test_natural_gradients_and_adam_end_at_the_same_bound():
     assert natural > -70.0
 
 
+def coupled(strength, size=3, n=4, seed=0):
+    """A quadratic log-likelihood of one sequence that all labels and transitions share: each of
+    them alone explains it. Its bound, data, and exact expectation up to a constant."""
+    rng = np.random.default_rng(seed)
+    share = np.sign(rng.normal(size=2 * n + 4))
+    precision = strength * np.outer(share, share) + 0.1 * np.eye(len(share))
+    top = rng.normal(size=len(share))
+
+    def gradient(f, t):
+        away = np.concatenate([f.ravel(), t.ravel()]) - top
+        slope = -precision @ away
+        return (
+            np.array([0.5 * away @ slope]),
+            slope[: 2 * n].reshape(n, 2),
+            slope[2 * n :].reshape(2, 2),
+        )
+
+    def curvature(f, t, rng):
+        rows = [np.arange(n) * 2 + j for j in range(2)]
+        nodes = np.stack([precision[np.ix_(own, own)] for own in rows])
+        return [nodes], np.diagonal(precision)[2 * n :].reshape(2, 2)
+
+    model = Inducing(2, RBF(1.0), rng.normal(size=(size, 2)), ETA)
+    batch = model.lay_out(Sequences(rng.normal(size=(n, 2))))
+
+    def by_means(q):
+        """The ELBO as a function of the means alone."""
+        value = gradient(batch.phi @ q.means[0], q.steps)[0][0]
+        return value - 0.5 * (np.vdot(q.means, q.means) + np.vdot(q.steps, q.steps) / ETA)
+
+    bound = SimpleNamespace(gradient=gradient, curvature=curvature)
+    return model, batch, bound, by_means
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 30.0])
+def test_a_step_of_natural_gradient_is_as_long_as_the_elbo_says(strength):
+    """Labels and transitions that are moved each as if the others stood still go too far."""
+    model, batch, bound, value = coupled(strength)
+    rng = np.random.default_rng(0)
+    q = gaussians()
+    found = elbo(q, model, batch, bound, settings(n_samples=2), rng)
+    state = _State(settings(), model, rng)
+    state.q, state.n_steps = q, 2
+    kept = Natural(2, 3)
+    kept.precisions = np.stack([np.linalg.inv(root @ root.T) for root in q.roots[0]])
+    state._naturals.precisions = kept.precisions.copy()
+    means, _ = kept.step(q, found.means, found.covariances, 0.5)
+    steps, _ = natural_steps(q, ETA, found.steps, found.step_variances, 0.5)
+    d_means, d_steps = means - q.means, steps - q.steps
+
+    def along(part):
+        return value(q._replace(means=q.means + part * d_means, steps=q.steps + part * d_steps))
+
+    # the peak of a parabola through three points
+    down, mid, up = along(-1.0), along(0.0), along(1.0)
+    want = 0.5 * (down - up) / (down - 2.0 * mid + up)
+    got = state._peak(batch, bound, found, d_means, d_steps)
+    assert got == pytest.approx(want, rel=1e-6)
+    if strength == 30.0:
+        assert along(1.0) < along(0.0) - 1.0
+    # alone they would be in place after two steps of a half
+    assert (got > 1.5) == (strength == 0.0)
+    state._natural(batch, bound, found, 1.0)
+    part = min(1.0, 0.5 * want)
+    np.testing.assert_allclose(state.q.means, q.means + part * d_means, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(state.q.steps, q.steps + part * d_steps, rtol=1e-6, atol=1e-9)
+    assert value(state.q) > value(q)
+
+
+def test_steps_that_share_everything_settle():
+    """At the one maximum, which the ELBO never falls on the way to."""
+    model, batch, bound, value = coupled(30.0)
+    state = _State(settings(n_samples=2), model, np.random.default_rng(0))
+    state.q = gaussians()
+    state._naturals.precisions = np.stack(
+        [np.linalg.inv(root @ root.T) for root in state.q.roots[0]]
+    )
+    values = [value(state.q)]
+    for _ in range(150):
+        found = elbo(state.q, model, batch, bound, state.settings, state.rng)
+        state.n_steps = 2  # a rate that does not fall
+        state._natural(batch, bound, found, 1.0)
+        values.append(value(state.q))
+    assert np.diff(values).min() > -1e-9 * abs(values[0])
+    # the maximum, from the derivatives of a quadratic at zero and at each unit vector
+    size = state.q.means.size
+
+    def slope(x):
+        q = state.q._replace(means=x[:size].reshape(1, 3, 2), steps=x[size:].reshape(2, 2))
+        _, d_f, d_t = bound.gradient(batch.phi @ q.means[0], q.steps)
+        by_means = batch.phi.T @ d_f - q.means[0]
+        return np.concatenate([by_means.ravel(), (d_t - q.steps / ETA).ravel()])
+
+    first = slope(np.zeros(size + 4))
+    second = np.stack([slope(one) - first for one in np.eye(size + 4)])
+    best = np.linalg.solve(-second, first)
+    top = value(
+        state.q._replace(means=best[:size].reshape(1, 3, 2), steps=best[size:].reshape(2, 2))
+    )
+    assert top - values[0] > 100.0
+    assert top - 0.05 < values[-1] < top
+
+
 def test_the_first_step_of_adam_goes_uphill_everywhere(monkeypatch):
     """By its rate in every coordinate, or by a factor where it goes by logarithms."""
     rate, seen = 1e-3, []
