@@ -608,7 +608,9 @@ def test_results_are_bit_identical_for_every_number_of_threads(name, form, solve
         extra["n_landmarks"] = 20  # the posterior of all tokens takes very long
     if "burn_in" in arguments(name):
         extra["n_steps"] = 4
-    models = [fitted(name, X1, y1, n_jobs=k, max_iter=5, **extra) for k in (1, 2, 4, None, -1)]
+    if "n_samples" in arguments(name):
+        extra["n_samples"] = 2
+    models = [fitted(name, X1, y1, n_jobs=k, max_iter=2, **extra) for k in (1, 2, 4)]
     first = fingerprint(models[0], X1)
     for model in models[1:]:
         if hasattr(model, "theta_"):

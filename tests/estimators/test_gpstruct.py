@@ -97,7 +97,7 @@ def test_labels_are_the_best_product_of_averaged_probabilities(model):
 
 def test_draws_at_training_tokens_are_those_of_the_chains():
     """Their log-likelihoods are the ones that the sampler saw."""
-    model = make(n_samples=16, sampler="ess").fit(X, Y)
+    model = make(n_samples=16, sampler="ess", eta=3.0).fit(X, Y)
     assert model.log_likelihoods_.shape == (2, 8)
     data = model._encode(X)
     y = model._labels.encode(Y).codes

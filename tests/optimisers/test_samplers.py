@@ -764,3 +764,17 @@ def test_paths_of_many_steps_end_where_they_turn():
     assert size > 150
     assert np.abs(z).max() < 4.5
     assert draws.n_evaluations < 900 * 2**hamiltonian.DEPTH
+
+
+@pytest.mark.parametrize("kind", ["hmc", "nuts"])
+def test_coarse_steps_sample_the_same_posterior(kind):
+    """Where half of the proposals are lost, it matters with what probability each is taken."""
+    precision = np.array([0.0, 3.0, 30.0])
+    plan = Plan.of(*{"hmc": (1500, 0.3, 20, 10**9), "nuts": (2500, 0.2, 3, 10**9)}[kind])
+    sampler = SAMPLERS[kind](plan, 0, accept=0.4)
+    draws = sampler.minimise(Gaussian(precision), np.zeros(3)).trace[0]
+    theta = draws.theta.reshape(-1, plan.n_chains, 3).transpose(1, 0, 2)
+    spread = 1.0 / (1.0 + precision)
+    z, size = standardised(theta, lambda x: np.hstack([x, x**2]), np.append(np.zeros(3), spread))
+    assert size > 200
+    assert np.abs(z).max() < 4.5

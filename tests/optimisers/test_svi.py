@@ -545,7 +545,7 @@ def test_steps_that_share_everything_settle():
         [np.linalg.inv(root @ root.T) for root in state.q.roots[0]]
     )
     values = [value(state.q)]
-    for _ in range(150):
+    for _ in range(400):
         found = elbo(state.q, model, batch, bound, state.settings, state.rng)
         state.n_steps = 2  # a rate that does not fall
         state._natural(batch, bound, found, 1.0)
@@ -566,7 +566,7 @@ def test_steps_that_share_everything_settle():
     top = value(
         state.q._replace(means=best[:size].reshape(1, 3, 2), steps=best[size:].reshape(2, 2))
     )
-    assert top - values[0] > 100.0
+    assert top - values[0] > 50.0
     assert top - 0.05 < values[-1] < top
 
 
