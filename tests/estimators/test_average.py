@@ -190,7 +190,7 @@ def test_sample_goes_by_the_seed():
     some = draws(4, seed=6)
     first = _average.sample(some, 50, 7, 1)
     np.testing.assert_array_equal(first, _average.sample(some, 50, 7, 1))
-    np.testing.assert_array_equal(first, _average.sample(some, 50, np.random.RandomState(7), 2))
+    np.testing.assert_array_equal(first, _average.sample(some, 50, np.random.default_rng(7), 2))
     assert not np.array_equal(first, _average.sample(some, 50, 8, 1))
 
 

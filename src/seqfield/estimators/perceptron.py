@@ -125,6 +125,10 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
         scores: ChainScores = self._form()._scores(self, data)
         return scores
 
+    @property
+    def _n_draws(self) -> int:
+        return 1
+
     def _draws(self, data: Sequences) -> list[ChainScores]:
         return [self._scores(data)]
 
