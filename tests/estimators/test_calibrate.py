@@ -81,7 +81,7 @@ def test_calibrated_probabilities(name, tmp_path):
 @every
 def test_probabilities_are_those_of_scores_over_the_temperature(name):
     model = make(name, calibrate=True).fit(X, Y)
-    scores = model._chains(X)[0]
+    scores = model._chains(model._encode(X))[0]
     want = marginals(
         ChainScores(
             scores.node / model.temperature_, scores.edge / model.temperature_, scores.offsets
