@@ -85,7 +85,7 @@ class StructuredSVGP(SampledEstimator):
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
-    >>> model = sf.StructuredSVGP(sf.kernels.RBF(0.35), n_inducing=40, max_iter=20, random_state=0)
+    >>> model = sf.StructuredSVGP(sf.kernels.RBF(0.35), n_inducing=40, tol=0.1, random_state=0)
     >>> model.fit(X, y).score(X, y) > 0.8
     True
 
@@ -100,7 +100,7 @@ class StructuredSVGP(SampledEstimator):
     ...     changes = np.count_nonzero(np.diff(labels))
     ...     return own.sum(axis=1) + T[:, 0, 1] * (changes - 2.0) - T[:, 0, 1] ** 2
     >>> model = sf.StructuredSVGP(sf.kernels.RBF(0.35), n_inducing=40, likelihood=few_changes,
-    ...     gradient="score", n_draws=40, classes=[0, 1], max_iter=20, random_state=0)
+    ...     gradient="score", n_draws=40, classes=[0, 1], tol=0.1, random_state=0)
     >>> model.fit(X, y).score(X, y) > 0.7
     True
     """
