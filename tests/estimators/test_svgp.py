@@ -200,6 +200,7 @@ def test_what_a_function_must_return():
     for returned, message in (
         (lambda F, T, labels: np.zeros(3), "one number for each of 4 draws"),
         (lambda F, T, labels: np.full(len(F), np.nan), "not finite"),
+        (lambda F, T, labels: [[1.0], [1.0, 2.0]], "no array"),
     ):
         model = make(likelihood=returned, gradient="score", classes=["L0", "L1", "L2"])
         with pytest.raises(InputError, match=message):

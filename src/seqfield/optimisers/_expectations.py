@@ -234,7 +234,11 @@ class BlackBox:
         return Bound(values)
 
     def _checked(self, f: Floats, t: Floats, labels: Any) -> Floats:
-        found = np.asarray(self.function(f.copy(), t.copy(), labels.copy()))
+        returned = self.function(f.copy(), t.copy(), labels.copy())
+        try:
+            found = np.asarray(returned)
+        except ValueError as error:
+            raise InputError(f"likelihood returned what is no array: {error}") from error
         if found.shape != (len(f),):
             raise InputError(
                 f"likelihood must return one number for each of {len(f)} draws, shape "

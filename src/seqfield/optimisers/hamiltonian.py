@@ -34,7 +34,7 @@ from seqfield.optimisers._sampling import (
 
 #: an energy this far above the first one: the path has gone astray
 ASTRAY = 1000.0
-#: doublings of a path
+#: doublings of a path of NUTS; a path of HMC has no more steps than that either
 DEPTH = 8
 #: how far a path of HMC goes at most: a quarter of the prior's period, after which nothing of
 #: where it began is left
@@ -109,7 +109,8 @@ class Hamiltonian:
         for moves in chains.moves((n, len(theta)), self.plan):
             for keep, move in zip(keepers, moves, strict=True):
                 keep(move)
-            if any([told(move) for move in moves]):  # noqa: C419 - every chain is told
+            stops = [told(move) for move in moves]
+            if any(stops):
                 break
         draws = joined([keep.chain for keep in keepers], n * chains.n_evaluations)
         return finished(draws, self.max_iter)
@@ -141,7 +142,7 @@ class _SideBySide:
 
     def _path(self, start: Points, size: float) -> tuple[Points, float]:
         """A path of random length, taken or not by each chain; the mean share of taken ones."""
-        n = max(1, round(self.rng.uniform(0.2, 1.0) * LENGTH / size))
+        n = max(1, min(2**DEPTH, round(self.rng.uniform(0.2, 1.0) * LENGTH / size)))
         end = start
         for _ in range(n):
             end = rotated(end, size, self._at)
@@ -247,9 +248,8 @@ class _Chain:
             gain = energy - new.energy
             astray = not gain > -ASTRAY
             gain = -np.inf if np.isnan(gain) else gain
-            return Path(
-                new, new, new, gain, new.p, astray, min(1.0, float(np.exp(min(gain, 0.0)))), 1
-            )
+            accept = float(np.exp(min(gain, 0.0)))
+            return Path(new, new, new, gain, new.p, astray, accept, 1)
         first = self._tree(edge, depth - 1, size, energy)
         if first.ended:
             return first
