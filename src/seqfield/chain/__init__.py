@@ -24,17 +24,20 @@ from seqfield.chain.learning import (
     viterbi_by_distance,
 )
 from seqfield.chain.scores import ChainScores
+from seqfield.chain.windows import Spans, likely_spans, span_prob, window_prob
 
 __all__ = [
     "ChainScores",
     "Marginals",
     "Others",
     "Paths",
+    "Spans",
     "Tangent",
     "count_distribution",
     "entropy",
     "expectation",
     "hamming_augmented",
+    "likely_spans",
     "log_partition",
     "log_prob",
     "marginals",
@@ -42,8 +45,10 @@ __all__ = [
     "others",
     "posterior_decode",
     "sample",
+    "span_prob",
     "subtract_path",
     "tangent",
     "viterbi",
     "viterbi_by_distance",
+    "window_prob",
 ]

@@ -21,6 +21,8 @@ Span = tuple[str, int, int]
 Label = TypeVar("Label", str, str | None)
 
 _TAGS = "OBIES"
+#: tags of all schemes, and what to call their labels
+_ANY = "BIOESLU", "span"
 _LETTERS = {tag: k for k, tag in enumerate(_TAGS)} | {"L": 3, "U": 4}
 # conlleval: a span goes on where an opening tag meets a continuing one of the same type.
 _OPENS = np.isin(list(_TAGS), ["B", "I"])
@@ -33,6 +35,21 @@ class Allowed(NamedTuple):
     start: NDArray[np.bool_]
     pairs: NDArray[np.bool_]
     end: NDArray[np.bool_]
+
+
+class SpanCodes(NamedTuple):
+    """What labels mean for spans: the number of their kind (S,), -1 outside of spans; whether a
+    label of the same kind may follow, and whether it may follow such a one."""
+
+    kind: NDArray[np.int64]
+    opens: NDArray[np.bool_]
+    continues: NDArray[np.bool_]
+    kinds: list[str]
+
+    @property
+    def tables(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """The three arrays."""
+        return self.kind, self.opens, self.continues
 
 
 class _Codes(NamedTuple):
@@ -179,7 +196,7 @@ def spans(labels: Sequence[str | None], scheme: str | Scheme | None = None) -> l
     [('NP', 0, 2), ('VP', 3, 4), ('NP', 4, 5)]
     """
     if scheme is None:
-        tags, name = "BIOESLU", "span"
+        tags, name = _ANY
     else:
         tags, name = (found := get_scheme(scheme)).tags, found.name
     tag, kind, types = _read(labels, tags, name)
@@ -190,6 +207,20 @@ def spans(labels: Sequence[str | None], scheme: str | Scheme | None = None) -> l
     first, last = np.flatnonzero(starts), np.flatnonzero(ends)
     triples = zip(kind[first].tolist(), first.tolist(), (last + 1).tolist(), strict=True)
     return [(types[k], start, end) for k, start, end in triples]
+
+
+def span_codes(labels: Sequence[str]) -> SpanCodes:
+    """The tables by which `spans` reads these labels.
+
+    >>> codes = span_codes(["B-NP", "I-NP", "O"])
+    >>> codes.kinds, codes.kind.tolist(), codes.continues.tolist()
+    (['NP'], [0, 0, -1], [False, True, False])
+    """
+    tag, kind, types = _read(labels, *_ANY)
+    used, number = np.unique(kind[tag > 0], return_inverse=True)
+    out = np.full(len(labels), -1)
+    out[tag > 0] = number
+    return SpanCodes(out, _OPENS[tag], _CONTINUES[tag], [types[k] for k in used])
 
 
 def convert(labels: Sequence[Label], source: str | Scheme, target: str | Scheme) -> list[Label]:

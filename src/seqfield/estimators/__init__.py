@@ -1,5 +1,6 @@
 """The estimators: short presets of architecture, loss and optimiser."""
 
+from seqfield.estimators._confidence import SequenceConfidence, SpanConfidence
 from seqfield.estimators._files import load
 from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
@@ -22,6 +23,8 @@ __all__ = [
     "GPStruct",
     "KernelCRF",
     "SequenceBoost",
+    "SequenceConfidence",
+    "SpanConfidence",
     "StructuredPerceptron",
     "StructuredSVGP",
     "load",

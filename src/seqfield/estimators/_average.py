@@ -15,11 +15,15 @@ from scipy.special import logsumexp
 from seqfield import chain
 from seqfield._checks import number
 from seqfield.chain import ChainScores
+from seqfield.data.schemes import SpanCodes
 from seqfield.labels import Targets
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 NBest = list[list[tuple[Codes, float]]]
+
+#: labellings behind the entropy of an average
+LABELLINGS = 32
 
 
 def marginals(draws: list[ChainScores], n_jobs: int | None) -> Floats:
@@ -28,6 +32,44 @@ def marginals(draws: list[ChainScores], n_jobs: int | None) -> Floats:
     for scores in draws[1:]:
         total += chain.marginals(scores, n_jobs=n_jobs).node
     return total / len(draws) if len(draws) > 1 else total
+
+
+def window_prob(
+    draws: list[ChainScores], first: Any, allowed: list[Any], n_jobs: int | None
+) -> Floats:
+    """P(y_t in A_t for all t of each window)."""
+    parts = [chain.window_prob(scores, first, allowed, n_jobs=n_jobs) for scores in draws]
+    return _mean(parts)
+
+
+def span_prob(draws: list[ChainScores], codes: SpanCodes, spans: Any, n_jobs: int | None) -> Floats:
+    """P(y has the span) of each row of spans."""
+    parts = [chain.span_prob(scores, codes, spans, n_jobs=n_jobs) for scores in draws]
+    return _mean(parts)
+
+
+def likely_spans(
+    draws: list[ChainScores], codes: SpanCodes, least: float, n_jobs: int | None
+) -> chain.Spans:
+    """Every span of probability ``least`` or more."""
+    parts = [chain.likely_spans(scores, codes, least, n_jobs=n_jobs) for scores in draws]
+    if len(draws) == 1:
+        return parts[0]
+    # a mean is not above the largest of its terms
+    rows = np.unique(np.concatenate([part.rows for part in parts]), axis=0)
+    p = span_prob(draws, codes, rows, n_jobs)
+    return chain.Spans(rows[p >= least], p[p >= least])
+
+
+def entropy(draws: list[ChainScores], n_jobs: int | None) -> Floats:
+    """Entropy of p(y | x); of an average by `LABELLINGS` drawn labellings, without bias."""
+    if len(draws) == 1:
+        return chain.entropy(draws[0], n_jobs=n_jobs)
+    # H = -E log p(y | x)
+    offsets, total = draws[0].offsets, np.zeros(draws[0].n_sequences)
+    for codes in sample(draws, LABELLINGS, 0, n_jobs):
+        total -= log_prob(draws, Targets(codes, None, offsets), n_jobs)
+    return total / LABELLINGS
 
 
 def log_prob(draws: list[ChainScores], targets: Targets, n_jobs: int | None) -> Floats:
@@ -104,6 +146,11 @@ def sample(draws: list[ChainScores], n: int, random_state: Any, n_jobs: int | No
         seed = int(rng.integers(2**31 - 1))
         chosen = np.flatnonzero(which == k)
         out[chosen] = chain.sample(draws[k], len(chosen), random_state=seed, n_jobs=n_jobs)
+    return out
+
+
+def _mean(parts: list[Floats]) -> Floats:
+    out: Floats = np.mean(parts, axis=0)
     return out
 
 

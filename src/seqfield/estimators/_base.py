@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
-from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
+from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.estimators import _average, _files
 from seqfield.estimators._calibration import (
     WAYS,
@@ -29,9 +29,11 @@ from seqfield.estimators._calibration import (
     shifted,
     tempered,
 )
+from seqfield.estimators._confidence import Confidence
+from seqfield.estimators._lawful import check_lawful, repaired
 from seqfield.estimators._objective import Constraint, even_bounds
 from seqfield.features import Encoder, Numeric, resolve
-from seqfield.labels import SETS, LabelSet, Targets, is_missing, nested
+from seqfield.labels import LabelSet, Targets, is_missing, nested
 from seqfield.metrics import token_accuracy
 from seqfield.sequences import Sequences, as_sequences
 
@@ -43,7 +45,7 @@ DRAWN = 2**26
 
 
 # scikit-learn has no types, so its classes are Any to mypy
-class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all sequence labellers.
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
@@ -150,7 +152,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             X = X if lengths is None else as_sequences(X, lengths)
             encoder = resolve(self.features, X)
             data = encoder.fit_transform(X)
-        rows = self._repaired(nested(y, data.offsets, flat=lengths is not None))
+        rows = nested(y, data.offsets, flat=lengths is not None)
+        rows = repaired(rows, self.scheme, self.on_violation, self.missing_label)
         if not again:
             labels = self._learn_labels(rows)
             self.features_, self._labels, self.classes_ = encoder, labels, labels.array
@@ -159,7 +162,8 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         allowed = self._allowed(self._labels)
         self._constraint = None
         if allowed is not None:
-            self._check_lawful(rows, targets, allowed)
+            mendable = self.on_violation == "raise" and isinstance(self.scheme, str)
+            check_lawful(rows, targets, allowed, mendable=mendable)
             self._constraint = Constraint.of(allowed)
         weights = _checked_weights(sample_weight, len(data))
         self._used = np.arange(len(data))
@@ -204,35 +208,6 @@ class SequenceEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not isinstance(self.scheme, Iterable):
             raise InputError(f"scheme must be a name or pairs of labels, got {self.scheme!r}")
         return table_transitions(self.scheme, labels.names)
-
-    def _repaired(self, rows: list[Any]) -> list[Any]:
-        """Label rows, mended where they break the scheme if the user asked for it."""
-        if self.on_violation not in ("raise", "repair"):
-            raise InputError(f"on_violation must be 'raise' or 'repair', got {self.on_violation!r}")
-        if self.on_violation == "raise" or not isinstance(self.scheme, str):
-            return rows
-        scheme = get_scheme(self.scheme)
-        out = []
-        for row in rows:
-            # what is not known exactly is left to the others
-            vague = [is_missing(v, self.missing_label) or isinstance(v, SETS) for v in row]
-            plain = [None if skip else v for v, skip in zip(row, vague, strict=True)]
-            fixed = scheme.repair(plain)
-            out.append([v if skip else f for v, f, skip in zip(row, fixed, vague, strict=True)])
-        return out
-
-    def _check_lawful(self, rows: list[Any], targets: Targets, allowed: Allowed) -> None:
-        """Raise a `SchemeError` at the first place that breaks the scheme."""
-        for i, t in _violations(targets, allowed):
-            before = repr(rows[i][t - 1]) if t > 0 else "the start"
-            after = repr(rows[i][t]) if t < len(rows[i]) else "the end"
-            mend = self.on_violation == "raise" and isinstance(self.scheme, str)
-            at = min(t, len(rows[i]) - 1)
-            raise SchemeError(
-                f"sequence {i}, position {at}: {after} after {before} is not allowed by the scheme"
-                + ("; on_violation='repair' mends such places" if mend else ""),
-                place=(i, at),
-            )
 
     # --- use ------------------------------------------------------------------------------------
 
@@ -381,34 +356,3 @@ def _checked_weights(sample_weight: Any, n: int) -> Floats:
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise InputError("sample_weight must be finite, not negative, and not all zero")
     return weights
-
-
-def _violations(targets: Targets, allowed: Allowed) -> list[tuple[int, int]]:
-    """Places (sequence, position) where no choice of the known labels obeys the tables.
-
-    Position l of a sequence of length l stands for its end. One place for each sequence.
-    """
-    out = []
-    mask = targets.mask(len(allowed.start))
-    for i in _suspects(targets, allowed):
-        a, b = targets.offsets[i], targets.offsets[i + 1]
-        reach = mask[a] & allowed.start
-        t = 0
-        while reach.any() and t + 1 < b - a:
-            t += 1
-            reach = (reach @ allowed.pairs) & mask[a + t]
-        if not reach.any():
-            out.append((int(i), t))
-        elif not (reach & allowed.end).any():
-            out.append((int(i), int(b - a)))
-    return out
-
-
-def _suspects(targets: Targets, allowed: Allowed) -> NDArray[np.int64]:
-    """Sequences that may break the tables: with all labels known, exactly those that do."""
-    y, first, last = targets.codes, targets.offsets[:-1], targets.offsets[1:] - 1
-    bad = y < 0
-    bad[1:] |= ~allowed.pairs[y[:-1], y[1:]]
-    bad[first] = (y[first] < 0) | ~allowed.start[y[first]]
-    bad[last] |= ~allowed.end[y[last]]
-    return np.flatnonzero(np.add.reduceat(bad, first))
