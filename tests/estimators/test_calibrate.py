@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 import seqfield as sf
 from seqfield.chain import ChainScores, marginals, sample
 from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators import _calibration
 from seqfield.estimators._calibration import (
     SPREAD,
     HeldOut,
     fit_scaling,
     fit_temperature,
     held_out,
-    shifted,
+    rescaled,
     tempered,
 )
 from seqfield.labels import Targets
@@ -92,7 +94,7 @@ def test_probabilities_are_those_of_scores_over_the_temperature(name):
 
 def token_nll(parts, temperature):
     total = 0.0
-    for scores, targets, weights in parts:
+    for (scores,), targets, weights in parts:
         p = marginals(tempered(scores, temperature)).node
         known = (p * targets.mask(p.shape[1])).sum(axis=1)
         total -= np.repeat(weights, np.diff(scores.offsets)) @ np.log(np.maximum(known, 1e-300))
@@ -135,7 +137,7 @@ def chain_scores(scale, n=300, seed=0):
     true = ChainScores(1.5 * node, edge, offsets)
     y = sample(true, 1, random_state=seed)[0]
     return HeldOut(
-        ChainScores(scale * true.node, scale * edge, offsets),
+        [ChainScores(scale * true.node, scale * edge, offsets)],
         Targets(y.astype(np.int32), None, offsets),
         np.ones(n),
     )
@@ -152,7 +154,7 @@ def test_the_true_temperature_is_found(scale):
 
 
 def test_tempered_scores_keep_everything_else():
-    part = chain_scores(1.0).scores
+    part = chain_scores(1.0).draws[0]
     scores = ChainScores(part.node, part.edge, part.offsets, np.arange(3.0), -np.arange(3.0))
     scores.edge[0, 1] = -np.inf
     got = tempered(scores, 4.0)
@@ -221,7 +223,7 @@ def test_a_temperature_without_evidence_is_one():
     part = chain_scores(1.0)
     unknown = Targets(
         np.full_like(part.targets.codes, -1),
-        np.ones_like(part.scores.node, bool),
+        np.ones_like(part.draws[0].node, bool),
         part.targets.offsets,
     )
     assert fit_temperature([part._replace(targets=unknown)]) == pytest.approx(1.0, abs=1e-3)
@@ -241,30 +243,29 @@ def biased(n=60, seed=3):
     codes = sample(truth, 1, random_state=0)[0].astype(np.int32)
     shift = np.array([-6.0, 1.0, 0.0])
     scores = ChainScores(4.0 * node + shift, 4.0 * edge, offsets)
-    return HeldOut(scores, Targets(codes, None, offsets), np.ones(n)), truth, shift
+    return HeldOut([scores], Targets(codes, None, offsets), np.ones(n)), truth, shift
 
 
 def test_scaling_finds_slope_and_offsets():
     part, truth, shift = biased(3000)
-    found = fit_scaling([part])
+    found = fit_scaling([part], "platt")
     assert found.temperature == pytest.approx(4.0, rel=0.05)
     # an offset that all labels share has no effect; the prior keeps the sum small
     got = found.offsets - found.offsets.mean()
     np.testing.assert_allclose(got, -(shift - shift.mean()), atol=0.3)
-    mended = tempered(shifted(part.scores, found.offsets), found.temperature)
+    mended = tempered(rescaled(part.draws[0], None, found.offsets), found.temperature)
     np.testing.assert_allclose(marginals(mended).node, marginals(truth).node, atol=0.03)
 
 
 def test_scaling_is_at_a_minimum():
     part, _, _ = biased()
-    found = fit_scaling([part])
+    found = fit_scaling([part], "platt")
     best = np.concatenate([[-np.log(found.temperature)], found.offsets / found.temperature])
 
     def value(theta):
         slope, b = np.exp(theta[0]), theta[1:]
-        scores = ChainScores(
-            slope * part.scores.node + b, slope * part.scores.edge, part.scores.offsets
-        )
+        given = part.draws[0]
+        scores = ChainScores(slope * given.node + b, slope * given.edge, given.offsets)
         p = marginals(scores).node[np.arange(len(part.targets.codes)), part.targets.codes]
         return -np.log(p).sum() + 0.5 * theta @ theta / SPREAD**2
 
@@ -273,6 +274,70 @@ def test_scaling_is_at_a_minimum():
             other = best.copy()
             other[k] += step
             assert value(other) > value(best)
+
+
+def test_vector_scaling_finds_slopes():
+    rng = np.random.default_rng(1)
+    n = 3000
+    offsets = offsets_of(rng.integers(1, 8, n))
+    node, edge = 2 * rng.normal(size=(offsets[-1], 3)), rng.normal(size=(3, 3))
+    truth = ChainScores(node, edge, offsets)
+    codes = sample(truth, 1, random_state=0)[0].astype(np.int32)
+    slopes, shift = np.array([3.0, 1.0, 0.5]), np.array([-1.0, 1.0, 0.0])
+    part = HeldOut(
+        [ChainScores(2.0 * (slopes * node + shift), 2.0 * edge, offsets)],
+        Targets(codes, None, offsets),
+        np.ones(n),
+    )
+    found = fit_scaling([part], "vector")
+    np.testing.assert_allclose(found.slopes / found.temperature, 0.5 / slopes, rtol=0.1)
+    mended = rescaled(part.draws[0], found.slopes, found.offsets)
+    np.testing.assert_allclose(
+        marginals(tempered(mended, found.temperature)).node, marginals(truth).node, atol=0.05
+    )
+
+
+@pytest.mark.parametrize("slopes", [False, True])
+def test_gradient_of_scaling(slopes, monkeypatch):
+    """The gradient that the search is given against differences."""
+    part, _, _ = biased(5)
+    seen = []
+
+    def search(function, start, **_):
+        rng = np.random.default_rng(0)
+        theta = 0.3 * rng.normal(size=len(start))
+        _, gradient = function(theta)
+        for k in range(len(theta)):
+            up, down = theta.copy(), theta.copy()
+            up[k] += 1e-5
+            down[k] -= 1e-5
+            difference = (function(up)[0] - function(down)[0]) / 2e-5
+            assert gradient[k] == pytest.approx(difference, rel=1e-6, abs=1e-7)
+        seen.append(len(theta))
+        return minimize(function, start, jac=True)
+
+    monkeypatch.setattr(_calibration, "minimize", search)
+    fit_scaling([part], "vector" if slopes else "platt")
+    assert seen == [7 if slopes else 4]
+
+
+def test_the_temperature_of_an_average_is_that_of_its_probabilities():
+    """Draws that are each too sure may average to what is right: then nothing is flattened."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    offsets = offsets_of(np.full(n, 3))
+    node, edge = rng.normal(size=(3 * n, 2)), np.zeros((2, 2))
+    draws = [
+        ChainScores(node + 1.5 * rng.normal(size=node.shape), edge, offsets) for _ in range(30)
+    ]
+    p = np.mean([marginals(one).node for one in draws], axis=0)
+    codes = (rng.random(3 * n) < p[:, 1]).astype(np.int32)
+    part = HeldOut(draws, Targets(codes, None, offsets), np.ones(n))
+    assert fit_temperature([part]) == pytest.approx(1.0, rel=0.15)
+    found = fit_scaling([part], "platt")
+    mended = [tempered(rescaled(one, None, found.offsets), found.temperature) for one in draws]
+    again = np.mean([marginals(one).node for one in mended], axis=0)
+    np.testing.assert_allclose(again, p, atol=0.1)
 
 
 @pytest.mark.parametrize("scheme", [None, [(a, b) for a in "AB" for b in "AB"]])
@@ -297,5 +362,7 @@ def test_platt_in_an_estimator(scheme, tmp_path):
 
 
 def test_calibrate_must_be_known():
-    with pytest.raises(InputError, match="calibrate must be True, False or 'platt', got 'plat'"):
+    with pytest.raises(
+        InputError, match=r"calibrate must be one of .*'platt', 'vector', got 'plat'"
+    ):
         sf.CRF(calibrate="plat").fit(X, Y)

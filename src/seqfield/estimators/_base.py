@@ -23,10 +23,10 @@ from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.estimators import _average, _files
 from seqfield.estimators._calibration import (
     WAYS,
+    HeldOut,
     fit_scaling,
-    fit_temperature,
     held_out,
-    shifted,
+    rescaled,
     tempered,
 )
 from seqfield.estimators._confidence import Confidence
@@ -50,7 +50,8 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
     encoder), ``n_features_in_``, ``temperature_`` (None unless fitted with ``calibrate``) and
-    ``offsets_`` (of the labels' scores; None unless fitted with ``calibrate="platt"``).
+    ``offsets_`` and ``slopes_`` (of the labels' scores; None unless fitted with
+    ``calibrate="platt"``, which has offsets, or ``"vector"``, which has both).
     """
 
     #: whether a temperature for them is fitted on held-out folds
@@ -69,6 +70,7 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
     verbose: bool | int
     temperature_: float | None
     offsets_: Floats | None
+    slopes_: Floats | None
     _labels: LabelSet
     #: free JSON notes that are saved with the model, such as how its input was read
     notes_: dict[str, Any]
@@ -140,7 +142,8 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
     def _learn(self, X: Any, y: Any, sample_weight: Any, lengths: Any) -> None:
         again = self.warm_start and hasattr(self, "features_")
         if self.calibrate not in WAYS:
-            raise InputError(f"calibrate must be True, False or 'platt', got {self.calibrate!r}")
+            ways = ", ".join(map(repr, WAYS))
+            raise InputError(f"calibrate must be one of {ways}, got {self.calibrate!r}")
         if again and self.calibrate:
             raise CapabilityError(
                 "calibrate=True scores folds by models trained from the beginning, which a warm "
@@ -152,12 +155,26 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
             X = X if lengths is None else as_sequences(X, lengths)
             encoder = resolve(self.features, X)
             data = encoder.fit_transform(X)
-        rows = nested(y, data.offsets, flat=lengths is not None)
-        rows = repaired(rows, self.scheme, self.on_violation, self.missing_label)
+        rows = self._listed(y, data, lengths)
         if not again:
             labels = self._learn_labels(rows)
             self.features_, self._labels, self.classes_ = encoder, labels, labels.array
             self.n_features_in_, self.notes_ = data.n_features, {}
+        data, targets, weights = self._lessons(data, rows, sample_weight)
+        self._scale(None)
+        self._fit(data, targets, weights)
+        if self.calibrate:
+            self._scale(held_out(self, data, targets, weights, self._random()))
+
+    def _listed(self, y: Any, data: Sequences, lengths: Any) -> list[Any]:
+        """Labels with one entry for each sequence, mended if the user asked for it."""
+        rows = nested(y, data.offsets, flat=lengths is not None)
+        return repaired(rows, self.scheme, self.on_violation, self.missing_label)
+
+    def _lessons(
+        self, data: Sequences, rows: list[Any], sample_weight: Any
+    ) -> tuple[Sequences, Targets, Floats]:
+        """What to learn from: the sequences that have a say, checked against the scheme."""
         targets = self._labels.encode(rows, self.missing_label)
         allowed = self._allowed(self._labels)
         self._constraint = None
@@ -170,14 +187,12 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
         if not weights.all():
             self._used = kept = np.flatnonzero(weights)
             data, targets, weights = data[kept], targets[kept], weights[kept]
-        self.temperature_ = self.offsets_ = None
-        self._fit(data, targets, weights)
-        if self.calibrate:
-            folds = held_out(self, data, targets, weights, self._random())
-            if self.calibrate == "platt":
-                self.temperature_, self.offsets_ = fit_scaling(folds)
-            else:
-                self.temperature_ = fit_temperature(folds)
+        return data, targets, weights
+
+    def _scale(self, parts: list[HeldOut] | None) -> None:
+        """Calibrate by held-out scores in the way that ``calibrate`` says; None: not at all."""
+        found = (None, None, None) if parts is None else fit_scaling(parts, self.calibrate)
+        self.temperature_, self.offsets_, self.slopes_ = found
 
     def _random(self) -> np.random.RandomState:
         try:
@@ -322,7 +337,7 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
     def _chains(self, data: Sequences) -> list[ChainScores]:
         chains = [self._constrained(part) for part in self._draws(data)]
         if self.offsets_ is not None:  # labels and probabilities shall agree
-            chains = [shifted(scores, self.offsets_) for scores in chains]
+            chains = [rescaled(scores, self.slopes_, self.offsets_) for scores in chains]
         return chains
 
     def _constrained(self, scores: ChainScores) -> ChainScores:

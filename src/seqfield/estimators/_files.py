@@ -60,6 +60,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "notes": model.notes_,
         "temperature": model.temperature_,
         "offsets": None if model.offsets_ is None else model.offsets_.tolist(),
+        "slopes": None if model.slopes_ is None else model.slopes_.tolist(),
         "features": {"class": type(encoder).__name__, **features},
         "model": own,
     }
@@ -85,7 +86,8 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.n_features_in_ = int(header["n_features"])
         model.notes_ = dict(header["notes"])
         model.temperature_ = _temperature(header.get("temperature"))
-        model.offsets_ = _offsets(header.get("offsets"), len(model._labels))
+        model.offsets_ = _by_label("offset", header.get("offsets"), len(model._labels))
+        model.slopes_ = _by_label("slope", header.get("slopes"), len(model._labels), low=0.0)
         features = header["features"]
         encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
@@ -114,13 +116,13 @@ def _temperature(value: Any) -> float | None:
     return None if value is None else number("temperature", value, low=np.exp(-LIMIT) / 2)
 
 
-def _offsets(values: Any, s: int) -> np.ndarray | None:
+def _by_label(name: str, values: Any, s: int, low: float = -np.inf) -> np.ndarray | None:
     if values is None:
         return None
-    offsets = np.array([number("offset", value) for value in values], np.float64)
-    if offsets.shape != (s,):
-        raise InputError("wrong number of offsets")
-    return offsets
+    numbers = np.array([number(name, value, low=low) for value in values], np.float64)
+    if numbers.shape != (s,):
+        raise InputError(f"wrong number of {name}s")
+    return numbers
 
 
 def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:

@@ -200,7 +200,7 @@ class SequenceBoost(LinearEstimator):
             raise CapabilityError("the weights were fitted again after the last round")
         out = copy.copy(self)
         out._rounds = self._rounds[:n_rounds]
-        out.temperature_ = out.offsets_ = None
+        out._scale(None)
         out.n_iter_ = out.best_iter_ = n_rounds
         out.objective_ = out._rounds[-1].log_loss if n_rounds else np.nan
         out.theta_ = np.zeros_like(self.theta_)
