@@ -180,3 +180,27 @@ def test_bad_predictions_and_bins_are_named():
         metrics.ece([["a"]], [[[0.5, 0.5]]], ["a", "b"], labels=[["z"]])
     with pytest.raises(InputError, match="n_bins must be at least 1, not 0"):
         metrics.ece([["a"]], [[[0.5, 0.5]]], ["a", "b"], n_bins=0)
+
+
+def test_reliability_by_label_counts_every_labelled_token():
+    rng = np.random.default_rng(0)
+    proba = [rng.dirichlet([1.0, 1.0, 1.0], size=n) for n in (4, 1, 6)]
+    y = [["abc"[k] for k in rng.integers(3, size=len(p))] for p in proba]
+    y[2][3] = None
+    flat = [
+        (p, label)
+        for block, row in zip(proba, y, strict=True)
+        for p, label in zip(block, row, strict=True)
+        if label is not None
+    ]
+    found = metrics.reliability_by_label(y, proba, "abc", n_bins=4)
+    assert list(found) == list("abc")
+    for k, label in enumerate("abc"):
+        for b in range(4):
+            inside = [(p[k], gold) for p, gold in flat if b / 4 < p[k] <= (b + 1) / 4]
+            assert found[label]["count"][b] == len(inside)
+            if inside:
+                mean = np.mean([p for p, _ in inside])
+                share = np.mean([gold == label for _, gold in inside])
+                assert found[label]["confidence"][b] == pytest.approx(mean)
+                assert found[label]["accuracy"][b] == pytest.approx(share)

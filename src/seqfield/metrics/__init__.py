@@ -7,6 +7,7 @@ from seqfield.metrics.calibration import (
     joint_nll,
     precision_by_coverage,
     reliability,
+    reliability_by_label,
     token_nll,
 )
 from seqfield.metrics.scorers import SCORERS, get_scorer
@@ -34,6 +35,7 @@ __all__ = [
     "per_label",
     "precision_by_coverage",
     "reliability",
+    "reliability_by_label",
     "sequence_error",
     "span_f1",
     "span_scores",

@@ -122,18 +122,39 @@ def reliability(
     >>> bins["count"], bins["accuracy"]
     (array([0, 2]), array([nan, 0.5]))
     """
+    graded = _graded(y_true, proba, classes, labels)
+    return _bins(graded.confidence, graded.true == graded.pred, n_bins)
+
+
+def reliability_by_label(
+    y_true: Labellings, proba: Labellings, classes: Any, n_bins: int = 15
+) -> dict[Hashable, NDArray[np.void]]:
+    """For each label the bins of its own probability, over all labelled tokens.
+
+    As `reliability`, but ``confidence`` is the mean probability of the label, whether it is the
+    most probable one or not, and ``accuracy`` the share of tokens that have it.
+
+    >>> bins = reliability_by_label([["a", "b"]], [[[0.8, 0.2], [0.9, 0.1]]], ["a", "b"], 2)
+    >>> bins["b"]["count"], bins["b"]["accuracy"]
+    (array([2, 0]), array([0.5, nan]))
+    """
+    graded = _graded(y_true, proba, classes)
+    return {
+        label: _bins(graded.proba[:, k], graded.true == k, n_bins)
+        for k, label in enumerate(classes)
+    }
+
+
+def _bins(confidence: FloatArray, right: NDArray[np.bool_], n_bins: int) -> NDArray[np.void]:
+    """Mean confidence, share of right ones and count in equal-width bins."""
     if n_bins < 1:
         raise InputError(f"n_bins must be at least 1, not {n_bins}")
-    graded = _graded(y_true, proba, classes, labels)
     edges = np.linspace(0.0, 1.0, n_bins + 1)
-    place = np.searchsorted(edges[1:-1], graded.confidence, side="left")
+    place = np.searchsorted(edges[1:-1], confidence, side="left")
     count = np.bincount(place, minlength=n_bins)
     bins = np.empty(n_bins, dtype=_BIN)
     bins["count"] = count
-    for name, value in (
-        ("confidence", graded.confidence),
-        ("accuracy", graded.true == graded.pred),
-    ):
+    for name, value in (("confidence", confidence), ("accuracy", right)):
         total = np.bincount(place, weights=value, minlength=n_bins)
         bins[name] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     return bins
