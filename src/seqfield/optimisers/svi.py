@@ -115,17 +115,22 @@ class StochasticVariational:
 
 
 class _Watch:
-    """True once the mean ELBO of the last epochs is not above that of those before."""
+    """True once the mean ELBO of the last epochs is not above that of those before.
+
+    The longer it takes, the slower it rises, so the more epochs it takes to tell that from noise:
+    means are over `PATIENCE` epochs, or a fifth of all where that is more.
+    """
 
     def __init__(self, tol: float) -> None:
         self.tol, self.values = tol, []  # type: float, list[float]
 
     def __call__(self, value: float) -> bool:
         self.values.append(value)
-        if len(self.values) < 2 * PATIENCE:
+        n = max(PATIENCE, len(self.values) // 5)
+        if len(self.values) < 2 * n:
             return False
-        before = np.mean(self.values[-2 * PATIENCE : -PATIENCE])
-        return bool(np.mean(self.values[-PATIENCE:]) - before <= self.tol * abs(before))
+        before = np.mean(self.values[-2 * n : -n])
+        return bool(np.mean(self.values[-n:]) - before <= self.tol * abs(before))
 
 
 class _State:
