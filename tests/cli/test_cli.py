@@ -176,6 +176,19 @@ def test_train_kernel_models(tmp_path, options, own, train_file):
     )
 
 
+def test_train_the_tagger(tmp_path, train_file, test_file):
+    X, y = (part[:30] for part in sf.read_conll(train_file))
+    source = write(tmp_path / "some.txt", X, y)
+    shown = run("train", source, "-o", tmp_path / "m.sf", "--learner", "tagger").stdout
+    assert "chosen" in shown
+    assert "temperature" in shown
+    model = sf.load(tmp_path / "m.sf")
+    own = sf.Tagger(random_state=0).fit(X, y)
+    for a, b in zip(model.predict_proba(X), own.predict_proba(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    assert "distinct tokens" in run("inspect", tmp_path / "m.sf").stdout
+
+
 def test_train_calibrated(tmp_path, train_file, test_file):
     model = tmp_path / "m.sf"
     run("train", train_file, "-o", model, "--learner", "perceptron", "-q")
@@ -649,3 +662,12 @@ def test_interrupt(tmp_path):
         assert running.stdout is not None and running.stderr is not None  # noqa: PT018
         assert (running.stdout.read(), running.stderr.read()) == (b"", b"")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_gold_label_that_is_no_span_label_counts_as_missed(model_file, folder):
+    X, y = sf.load_ingredients("test")
+    odd = [["what" if label == "O" else label for label in row] for row in y[:20]]
+    report = run("eval", model_file, write(folder / "odd.txt", X[:20], odd), "--json")
+    found = json.loads(report.stdout)
+    assert found["spans"] is None
+    assert found["unknown_labels"] == ["what"]

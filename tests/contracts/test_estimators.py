@@ -83,6 +83,8 @@ def make(name, **wanted):
         # every step factors a matrix for each label
         wanted = {"n_inducing": 20, "n_draws": 4, "n_samples": 8, "optimize_kernel": False} | wanted
         wanted["max_iter"] = min(wanted.get("max_iter", 8), 8)
+    if "candidates" in arguments(name):
+        wanted = {"candidates": [(False, 0.0, 1.0), (True, 0.0, 1.0)], "n_folds": 2} | wanted
     if "sgd" in (solver := wanted.get("solver", "")) and solver not in solvers(name):
         pytest.skip(f"{name} has no solver {solver}")
     return REGISTRY[name](**{k: v for k, v in wanted.items() if k in arguments(name)})

@@ -56,7 +56,7 @@ def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str
     """Scores that need probabilities; none for a model without them."""
     from seqfield import metrics
 
-    if not model.probabilistic and model.temperature_ is None:
+    if not model.has_probabilities:
         return {}
     proba, joint = model.predict_proba(data), {}
     if model.joint:
@@ -70,19 +70,12 @@ def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str
 
 
 def _spans(y: Any, predicted: Any, labels: list[Any], scheme: str) -> SpanScores | None:
-    from seqfield.data.schemes import spans
-    from seqfield.errors import SchemeError
+    from seqfield.data.schemes import NO_SPANS, reading
     from seqfield.metrics import span_scores
 
-    if scheme.lower() == "none":
-        return None
-    if scheme.lower() != "auto":
-        return span_scores(y, predicted, scheme)
-    try:
-        spans(labels)
-    except SchemeError:
-        return None
-    return span_scores(y, predicted, scheme=None)
+    met = {label for row in y for label in row}
+    how = reading([*labels, *met], scheme)
+    return None if how == NO_SPANS else span_scores(y, predicted, how)
 
 
 def _plain(values: Any) -> dict[str, Any]:

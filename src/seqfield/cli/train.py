@@ -17,6 +17,7 @@ class Learner(StrEnum):
     """Kinds of models."""
 
     CRF = "crf"
+    TAGGER = "tagger"
     PERCEPTRON = "perceptron"
     BOOST = "boost"
     HMM = "hmm"
@@ -30,6 +31,7 @@ class Learner(StrEnum):
 
 CLASSES = {
     Learner.CRF: "CRF",
+    Learner.TAGGER: "Tagger",
     Learner.PERCEPTRON: "StructuredPerceptron",
     Learner.BOOST: "SequenceBoost",
     Learner.HMM: "HMM",
@@ -344,6 +346,14 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     rows.append(("objective", f"{model.objective_:.6g}"))
     if getattr(model, "gap_", math.inf) < math.inf:
         rows.append(("gap", f"at most {model.gap_:.2g} above the optimum"))
+    if hasattr(model, "chosen_"):
+        rows.append(
+            (
+                "chosen",
+                f"{model.chosen_.loss}, cost {model.chosen_.cost:g}, c2 "
+                f"{model.chosen_.c2:g}, {model.kernel_!r}",
+            )
+        )
     if hasattr(model, "r_hat_"):
         rows.append(("R-hat", f"{model.r_hat_:.3f} (about 1 if the chains agree)"))
     if model.temperature_ is not None:

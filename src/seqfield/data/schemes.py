@@ -21,6 +21,8 @@ Span = tuple[str, int, int]
 Label = TypeVar("Label", str, str | None)
 
 _TAGS = "OBIES"
+#: says that labels are no spans
+NO_SPANS = "none"
 #: tags of all schemes, and what to call their labels
 _ANY = "BIOESLU", "span"
 _LETTERS = {tag: k for k, tag in enumerate(_TAGS)} | {"L": 3, "U": 4}
@@ -207,6 +209,25 @@ def spans(labels: Sequence[str | None], scheme: str | Scheme | None = None) -> l
     first, last = np.flatnonzero(starts), np.flatnonzero(ends)
     triples = zip(kind[first].tolist(), first.tolist(), (last + 1).tolist(), strict=True)
     return [(types[k], start, end) for k, start, end in triples]
+
+
+def reading(labels: Sequence[Any], scheme: str) -> str | None:
+    """The scheme by which to read labels as spans: None for any, or `NO_SPANS`.
+
+    ``scheme`` is a name, "auto" (spans if all labels look like such) or "none".
+
+    >>> reading(["B-NP", "O"], "auto"), reading(["NN", "O"], "auto"), reading(["O"], "bio")
+    (None, 'none', 'BIO')
+    """
+    if scheme.lower() == NO_SPANS:
+        return NO_SPANS
+    if scheme.lower() != "auto":
+        return get_scheme(scheme).name
+    try:
+        spans(labels)
+    except SchemeError:
+        return NO_SPANS
+    return None
 
 
 def span_codes(labels: Sequence[str]) -> SpanCodes:

@@ -12,6 +12,7 @@ from seqfield.estimators.hmsvm import HMSVM
 from seqfield.estimators.kernel_crf import KernelCRF
 from seqfield.estimators.perceptron import StructuredPerceptron
 from seqfield.estimators.svgp import StructuredSVGP
+from seqfield.estimators.tagger import Tagger, default_tagger
 
 __all__ = [
     "CRF",
@@ -27,5 +28,7 @@ __all__ = [
     "SpanConfidence",
     "StructuredPerceptron",
     "StructuredSVGP",
+    "Tagger",
+    "default_tagger",
     "load",
 ]

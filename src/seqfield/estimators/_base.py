@@ -116,6 +116,11 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
         """Whether the trained scores themselves define p(y | x)."""
         return True
 
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the fitted model gives p(y | x): by its scores, or calibrated."""
+        return self.probabilistic or self.temperature_ is not None
+
     # --- training -------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Self:

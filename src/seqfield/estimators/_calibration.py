@@ -132,19 +132,24 @@ def fit_scaling(parts: list[HeldOut], way: bool | str) -> Scaling:
 
 def fit_temperature(parts: list[HeldOut]) -> float:
     """The temperature with the least summed -log p(y_t | x) of held-out tokens."""
-    masks = [targets.mask(draws[0].n_labels) for draws, targets, _ in parts]
 
     def value(log_temperature: float) -> float:
-        temperature = float(np.exp(log_temperature))
-        total = 0.5 * (log_temperature / SPREAD) ** 2
-        for (draws, targets, weights), mask in zip(parts, masks, strict=True):
-            p = _average.marginals([tempered(one, temperature) for one in draws], None)
-            right = np.maximum(p.sum(axis=1, where=mask), np.finfo(float).tiny)
-            total -= float(np.repeat(weights, np.diff(targets.offsets)) @ np.log(right))
-        return total
+        prior = 0.5 * (log_temperature / SPREAD) ** 2
+        return held_out_nll(parts, float(np.exp(log_temperature))) + prior
 
     found = minimize_scalar(value, bounds=(-LIMIT, LIMIT), method="bounded")
     return float(np.exp(found.x))
+
+
+def held_out_nll(parts: list[HeldOut], temperature: float) -> float:
+    """The summed -log p(y_t | x) of held-out tokens."""
+    total = 0.0
+    for draws, targets, weights in parts:
+        p = _average.marginals([tempered(one, temperature) for one in draws], None)
+        right = p.sum(axis=1, where=targets.mask(p.shape[1]))
+        logs = np.log(np.maximum(right, np.finfo(float).tiny))
+        total -= float(np.repeat(weights, np.diff(targets.offsets)) @ logs)
+    return total
 
 
 def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Scaling:

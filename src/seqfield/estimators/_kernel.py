@@ -73,6 +73,12 @@ class Tokens(NamedTuple):
         return Sequences(self.inverse[:, None].astype(np.float64), self.offsets)
 
 
+def zero_one(x: Any) -> bool:
+    """Whether all features are 0 or 1."""
+    values = x.data if sp.issparse(x) else x
+    return bool(((values == 0) | (values == 1)).all())
+
+
 def _graphs(kernels: Iterable[Kernel]) -> list[Graph]:
     """The graph kernels in kernels."""
     found = [kernel for kernel in kernels if isinstance(kernel, Graph)]
@@ -155,8 +161,7 @@ class KernelEstimator(DescentEstimator):
     @staticmethod
     def _default(data: Sequences) -> Kernel:
         """The kernel if none is given."""
-        values = data.x.data if sp.issparse(data.x) else data.x
-        if ((values == 0) | (values == 1)).all():
+        if zero_one(data.x):
             # single features, and pairs of them on equal terms for rich and for poor tokens
             return Sum(Linear(), Scaled(Power(Normalized(Linear()), 2), 2.0))
         return RBF()

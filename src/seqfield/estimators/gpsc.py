@@ -183,7 +183,7 @@ class GPSC(KernelEstimator):
         missing_label: Any = None,
         max_iter: int = 500,
         tol: float = 1e-5,
-        calibrate: bool | Literal["platt"] = False,
+        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
         random_state: Any = None,
         engine: Literal["numba", "jax"] = "numba",
         n_jobs: int | None = -1,

@@ -141,7 +141,7 @@ class GPSL(KernelEstimator):
         missing_label: Any = None,
         max_iter: int = 50,
         tol: float = 1e-4,
-        calibrate: bool | Literal["platt"] = False,
+        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

@@ -101,7 +101,7 @@ class HMSVM(KernelEstimator):
         missing_label: Any = None,
         max_iter: int = 500,
         tol: float = 0.01,
-        calibrate: bool | Literal["platt"] = False,
+        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

@@ -111,7 +111,7 @@ class KernelCRF(KernelEstimator):
         on_violation: Literal["raise", "repair"] = "raise",
         classes: Any = None,
         missing_label: Any = None,
-        calibrate: bool | Literal["platt"] = False,
+        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,

@@ -77,7 +77,7 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
-        calibrate: bool | Literal["platt"] = False,
+        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
         random_state: Any = None,
         n_jobs: int | None = -1,
         verbose: bool | int = False,
