@@ -1,0 +1,351 @@
+"""The scores of each sequence without its part in the fit: one Newton step, solved directly.
+
+The objective F = sum_i l_i + c2 / 2 |theta|^2 has the second derivative
+H = c2 I + sum_i J_i' W_i J_i, J_i being the map from weights to coordinates of sequence i: the
+weights of its edges, and the score of each label at each token. W_i is the covariance of what these
+count under p(y | x). With d_i the derivative of l_i by the coordinates, the Newton step to the
+optimum without l_i moves them by J_i (H - J_i' W_i J_i)^-1 J_i' d_i.
+
+A weight that one sequence alone meets is eliminated within that sequence: exactly, since no other
+row of H holds it. Of the shared ones the commonest are kept in a dense matrix. Should there be
+more, the rest counts as unshared, with what the other sequences tell of it added to its c2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg.lapack
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from seqfield._compile import loop
+from seqfield._parallel import run
+from seqfield.architectures._maps import Table
+from seqfield.architectures.linear import Linear, Tables
+from seqfield.chain import ChainScores, marginals
+from seqfield.errors import InputError
+from seqfield.labels import Targets
+from seqfield.linalg.krylov import conjugate_gradients
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: weights in the dense matrix: half a gigabyte, and 20 seconds of one core for the inverse
+LARGEST = 8000
+#: coordinates of the longest sequence, of whose square some matrices are
+LONGEST = 3000
+#: weights that more sequences than this, and more than 1 % of them, meet are never unshared
+RARE = 10
+#: residual, as a part of the right-hand side, of the steps
+TOLERANCE = 1e-7
+#: numbers in a matrix that is not worth being sparse
+DENSE = 2**16
+#: sequences whose parts are held at once
+BLOCK = 32
+
+
+class Meetings(NamedTuple):
+    """Every meeting of a token with a weight: the column it scores and the feature's value."""
+
+    token: Ints
+    weight: Ints
+    column: Ints
+    value: Floats
+
+    @classmethod
+    def of(cls, table: Table) -> Meetings:
+        """In order of the tokens."""
+        sizes = np.diff(table.starts)[table.indices]
+        which = np.repeat(np.arange(len(sizes)), sizes)
+        # the weights of each occurrence's feature, one after the other
+        weight = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        weight += np.repeat(table.starts[table.indices], sizes)
+        token = np.repeat(np.arange(len(table.indptr) - 1), np.diff(table.indptr))
+        column = table.columns[weight].astype(np.int64)
+        return cls(token[which], weight, column, table.values[which])
+
+    def within(self, first: int, last: int) -> Meetings:
+        """Those of a run of tokens, which are counted from its first one."""
+        a, b = np.searchsorted(self.token, [first, last])
+        token = self.token[a:b] - first
+        return Meetings(token, self.weight[a:b], self.column[a:b], self.value[a:b])
+
+
+class Part(NamedTuple):
+    """What a sequence has to do with the weights it meets.
+
+    ``weights`` rise. ``jacobian`` (d, p) maps them to coordinates, edge weights first; ``edge`` are
+    the meetings with edge weights, by coordinate. ``covariance`` (d, d) and ``slope`` (d,) are the
+    second and the first derivative of the loss by the coordinates.
+    """
+
+    weights: Ints
+    jacobian: Any
+    edge: Meetings
+    covariance: Floats
+    slope: Floats
+
+
+class Reduced(NamedTuple):
+    """The same with the unshared weights eliminated: the places of the others in the matrix, their
+    jacobian, the covariance, the slope, and what the unshared ones move the coordinates by."""
+
+    places: Ints
+    jacobian: Any
+    covariance: Floats
+    slope: Floats
+    own: Floats
+
+
+class Move(NamedTuple):
+    """Changes of a sequence's node (T, S) and edge scores (T, S, S)."""
+
+    node: Floats
+    edge: Floats
+
+
+class LeftOut:
+    """Newton steps for the explicit-feature architecture and the log loss, all labels being known.
+
+    Parameters
+    ----------
+    architecture, data, targets, weights : those of the fit
+    scores : chain scores of the distribution whose covariance is the second derivative
+    c2 : weight of the squared norm
+    """
+
+    def __init__(
+        self,
+        architecture: Linear,
+        data: Sequences,
+        targets: Targets,
+        weights: Floats,
+        scores: ChainScores,
+        c2: float,
+        n_jobs: int | None = None,
+    ) -> None:
+        tables: Tables = architecture.tables(data)
+        self.n_labels, self.c2, self.n_jobs = architecture.n_labels, c2, n_jobs
+        self.offsets, self.targets, self.weights = data.offsets, targets, weights
+        self.node = Meetings.of(tables.node)
+        self.edge = None
+        if tables.edge is not None:
+            found = Meetings.of(tables.edge)
+            self.edge = found._replace(weight=found.weight + tables.edge_first)
+        self.pairs = np.flatnonzero(tables.pair_weight >= 0)
+        self.pair_weights = tables.pair_weight.ravel()[self.pairs]
+        self.scores = scores
+        met = self._met(architecture.n_parameters)
+        common = np.argsort(-met, kind="stable")[:LARGEST]
+        self.common = np.sort(common[met[common] > 1])
+        self.place = np.full(len(met), -1)
+        self.place[self.common] = np.arange(len(self.common))
+        #: how many sequences meet the commonest of the other weights
+        self.rest = int(met[self.place < 0].max(initial=0))
+        # sum_i diag(J_i' W_i J_i), of the weights that are shared and yet not kept
+        self.told = np.zeros(len(met))
+
+    @property
+    def feasible(self) -> bool:
+        """Whether matrices are small enough, and what is left out of them rare enough."""
+        longest = int(np.diff(self.offsets).max()) * self.n_labels
+        return self.rest <= max(RARE, len(self.weights) / 100) and longest <= LONGEST
+
+    def solve(self) -> None:
+        """Set the inverse of H over the common weights."""
+        every = range(len(self.weights))
+        if self.rest > 1:
+            for i in every:
+                part = self._part(i)
+                j = part.jacobian
+                self.told[part.weights] += (j * (part.covariance @ j)).sum(axis=0)
+        h = np.zeros((len(self.common),) * 2, order="F")
+        h[np.diag_indices_from(h)] = self.c2
+        for a in range(0, len(every), BLOCK):
+            for places, block in run(self._curvature, every[a : a + BLOCK], self.n_jobs):
+                add_block(h, places, block)
+        root, failed = scipy.linalg.lapack.dpotrf(h, lower=1, overwrite_a=1)
+        if failed:
+            raise InputError("the second derivative is not positive definite: raise c2")
+        self.inverse = scipy.linalg.lapack.dpotri(root, lower=1, overwrite_c=1)[0]
+
+    def move(self, i: int) -> Move:
+        """What the scores of sequence i change by without it."""
+        part = self._part(i)
+        places, j, w, slope, own = self._reduced(part)
+        a = block_of(self.inverse, places)
+
+        # x = (A^-1 - J' W J)^-1 J' d, A the block of H^-1: x = A z with (I - J' W J A) z = J' d, in
+        # the inner product u' A v; rows are [z | A z], as A is what a product costs
+        def paired(z: Floats) -> Floats:
+            return np.concatenate([z, z @ a], axis=-1)
+
+        def without(rows: Floats) -> Floats:
+            moved = j.T @ (w @ (j @ rows[:, len(a) :].T))
+            return rows - paired(moved.T)
+
+        def dual(row: Floats) -> Floats:
+            return np.concatenate([row[len(a) :], np.zeros(len(a))])
+
+        found = conjugate_gradients(without, paired(j.T @ slope), dual=dual, tol=TOLERANCE)
+        change = own + j @ found.x[len(a) :]
+        t, s, edge = int(self.offsets[i + 1] - self.offsets[i]), self.n_labels, part.edge
+        n_edge = len(change) - t * s
+        by_pair = np.zeros((t, s * s))
+        np.add.at(by_pair, (edge.token, edge.column), edge.value * change[edge.weight])
+        return Move(change[n_edge:].reshape(t, s), by_pair.reshape(t, s, s))
+
+    def _met(self, n: int) -> Ints:
+        """How many sequences meet each weight (n,)."""
+        out = np.zeros(n, np.int64)
+        for part in (self.node, self.edge):
+            if part is not None:
+                sequence = np.searchsorted(self.offsets, part.token, side="right") - 1
+                out += np.bincount(np.unique(sequence * n + part.weight) % n, minlength=n)
+        out[self.pair_weights] = len(self.weights)
+        return out
+
+    def _part(self, i: int) -> Part:
+        first, last, s = int(self.offsets[i]), int(self.offsets[i + 1]), self.n_labels
+        t = last - first
+        node, edge = self.node.within(first, last), self._edges(first, last)
+        names, k = np.unique(edge.weight, return_inverse=True)
+        edge, q = edge._replace(weight=k), len(names)
+        w, mean = np.zeros((q + t * s,) * 2), np.zeros(q + t * s)
+        ptr = np.searchsorted(edge.token, np.arange(t + 1))
+        _, p, pairs = marginals(self.scores.select([i])[1], pairs="each")
+        covariances(p, pairs, ptr, *edge[1:], w, mean)
+        y = self.targets.codes[first:last].astype(np.int64)
+        gold = np.zeros(q + t * s)
+        gold[q + np.arange(t) * s + y] = 1.0
+        hit = edge.column == (y[edge.token - 1] * s + y[edge.token])
+        gold[:q] += np.bincount(k[hit], edge.value[hit], q)
+        weights, column = np.unique(node.weight, return_inverse=True)
+        rows = np.concatenate([q + node.token * s + node.column, np.arange(q)])
+        columns = np.concatenate([column, len(weights) + np.arange(q)])
+        values = np.concatenate([node.value, np.ones(q)])
+        jacobian = _matrix(values, rows, columns, (len(gold), len(weights) + q))
+        weights = np.concatenate([weights, names])
+        scale = self.weights[i]
+        return Part(weights, jacobian, edge, scale * w, scale * (mean - gold))
+
+    def _edges(self, first: int, last: int) -> Meetings:
+        """Meetings of a run's tokens but the first with edge weights, in order of the tokens."""
+        n, q = last - first - 1, len(self.pairs)
+        token = np.repeat(np.arange(1, n + 1), q)
+        steps = Meetings(
+            token, np.tile(self.pair_weights, n), np.tile(self.pairs, n), np.ones(n * q)
+        )
+        if self.edge is None:
+            return steps
+        own = self.edge.within(first + 1, last)
+        own = own._replace(token=own.token + 1)
+        order = np.argsort(np.concatenate([steps.token, own.token]), kind="stable")
+        pairs: Any = zip(steps, own, strict=True)
+        return Meetings(*(np.concatenate(pair)[order] for pair in pairs))
+
+    def _reduced(self, part: Part) -> Reduced:
+        place = self.place[part.weights]
+        shared, w, j = place >= 0, part.covariance, part.jacobian
+        alone = j[:, ~shared]
+        alone = alone.toarray() if sp.issparse(alone) else alone
+        w_alone = w @ alone
+        inner = alone.T @ w_alone
+        # the precision of a weight without this sequence: c2 and what others tell of it
+        others = self.told[part.weights[~shared]] - np.diagonal(inner)
+        precision = self.c2 + np.maximum(others, 0.0)
+        # (W^-1 + J D^-1 J')^-1 = W - W J (D + J' W J)^-1 J' W
+        w = w - w_alone @ np.linalg.solve(inner + np.diag(precision), w_alone.T)
+        own = alone @ ((alone.T @ part.slope) / precision)
+        return Reduced(place[shared], j[:, shared], w, part.slope, own)
+
+    def _curvature(self, i: int) -> tuple[Ints, Floats]:
+        """What sequence i adds to H, and where."""
+        places, j, w, _, _ = self._reduced(self._part(i))
+        return places, j.T @ (j.T @ w).T
+
+
+def _matrix(values: Floats, rows: Ints, columns: Ints, shape: tuple[int, int]) -> Any:
+    """A matrix of these entries: dense if small, where a sparse one costs more to make than to
+    multiply with."""
+    if shape[0] * shape[1] > DENSE:
+        return sp.csc_array((values, (rows, columns)), shape=shape)
+    out = np.zeros(shape)
+    np.add.at(out, (rows, columns), values)
+    return out
+
+
+@loop
+def covariances(
+    node: Any, pairs: Any, ptr: Any, k: Any, column: Any, value: Any, out: Any, mean: Any
+) -> None:
+    """Covariances (d, d) and means (d,) of counts of edges and indicators of labels.
+
+    Count k[e] rises by value[e] if the labels at t - 1 and t are the pair column[e], for e from
+    ptr[t] to ptr[t + 1]. ``out`` and ``mean`` are zero at first.
+    """
+    n, s = node.shape
+    d = out.shape[0]
+    q = d - n * s
+    # moment[j, f] = E[f 1{y_t = j}], of what is counted up to t
+    moment, moved = np.zeros((s, d)), np.zeros((s, d))
+    step = np.zeros((s, s))
+    for t in range(n):
+        at = q + t * s
+        if t > 0:
+            for i in range(s):
+                for j in range(s):
+                    step[i, j] = pairs[t, i, j] / node[t - 1, i] if node[t - 1, i] > 0.0 else 0.0
+            for e in range(ptr[t], ptr[t + 1]):
+                i, j = column[e] // s, column[e] % s
+                rise = value[e] * step[i, j]
+                for f in range(at):
+                    out[k[e], f] += rise * moment[i, f]
+            for j in range(s):
+                moved[j, :at] = 0.0
+                for i in range(s):
+                    for f in range(at):
+                        moved[j, f] += step[i, j] * moment[i, f]
+            moment, moved = moved, moment
+            for e in range(ptr[t], ptr[t + 1]):
+                rise = value[e] * pairs[t, column[e] // s, column[e] % s]
+                moment[column[e] % s, k[e]] += rise
+                mean[k[e]] += rise
+                for g in range(ptr[t], ptr[t + 1]):
+                    if column[g] == column[e]:
+                        out[k[e], k[g]] += 0.5 * rise * value[g]
+        for j in range(s):
+            for f in range(at):
+                out[at + j, f] = moment[j, f]
+            out[at + j, at + j] = 0.5 * node[t, j]
+            for i in range(s):
+                moment[i, at + j] = 0.0
+            moment[j, at + j] = node[t, j]
+            mean[at + j] = node[t, j]
+    for f in range(d):
+        for g in range(f + 1):
+            # each pair was met from one side, or from both halfway
+            out[f, g] += out[g, f] - mean[f] * mean[g]
+            out[g, f] = out[f, g]
+
+
+@loop
+def add_block(matrix: Any, places: Any, block: Any) -> None:
+    """Add to rows and columns of a symmetric matrix of which the lower triangle counts."""
+    for j in range(places.shape[0]):
+        for i in range(j, places.shape[0]):
+            matrix[places[i], places[j]] += block[i, j]
+
+
+@loop
+def block_of(matrix: Any, places: Any) -> Any:
+    """Rows and columns of such a matrix, ``places`` rising."""
+    n = places.shape[0]
+    out = np.empty((n, n))
+    for j in range(n):
+        for i in range(j, n):
+            out[i, j] = out[j, i] = matrix[places[i], places[j]]
+    return out

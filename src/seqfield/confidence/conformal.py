@@ -1,0 +1,253 @@
+"""Sets of labels and of spans that hold the right one as often as asked for.
+
+Calibration sequences and the new one are taken to be exchangeable, such as independent draws from
+one source; the tokens within a sequence may depend on each other in any way, so the unit of all
+counts is the sequence. The calibration sequences must not have been used in training. Nothing is
+asked of the model: a bad one has large sets. The promise is one on average over calibration
+samples and new sequences, not for each of them, nor for each label.
+
+With L_i(limit) the share of what is missed in calibration sequence i when sets hold all scores up
+to a limit, the smallest limit with (sum_i L_i + 1) / (n + 1) <= 1 - coverage keeps the expected
+share that is missed in a new sequence at no more than 1 - coverage (conformal risk control:
+Angelopoulos, Bates, Fisch, Lei and Schuster 2024). For a loss that is 0 or 1 this is split
+conformal prediction.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from itertools import compress
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from seqfield._checks import number
+from seqfield.confidence._gold import Decoded, decode, gold_codes, gold_rows, gold_spans
+from seqfield.errors import CapabilityError, InputError, LabelError
+from seqfield.estimators import SpanConfidence
+
+Floats = NDArray[np.float64]
+
+#: what rounding may do to a sum of shares, or to one probability computed in two ways
+ROUNDING = 1e-9
+
+
+class CoverageWarning(UserWarning):
+    """There are too few calibration sequences for the coverage: sets hold all labels."""
+
+
+# scikit-learn has no types, so its classes are Any to mypy
+class TokenSets(BaseEstimator):  # type: ignore[misc]
+    """For each token a set of labels, so that the right ones are in them as often as asked for.
+
+    Parameters
+    ----------
+    model : a fitted model with probabilities
+    coverage : ``per="token"``: the expected share of the tokens of a new sequence whose label is
+        in its set is at least this. ``per="sequence"``: all labels of a new sequence are in their
+        sets with at least this probability
+    score : which labels come first. ``"threshold"``: those of high probability, so a set holds all
+        labels above one threshold and sets are small on average. ``"cumulative"``: a set holds the
+        most probable labels until their probabilities sum to more than a limit, so it grows with
+        the doubt about its token
+    per : "token" or "sequence"
+
+    The decoded label (`predict` of the model) is in every set and comes first, so no set is empty.
+    Where the decoded labels alone reach the coverage, they are all that the sets hold, and the
+    coverage is theirs.
+
+    With n sequences no coverage above n / (n + 1) can be promised by sets that leave anything out:
+    sets are then all labels, with a `CoverageWarning`. Missing labels and sets of candidates are
+    skipped, and so are sequences without a label; the promise is then for labelled tokens.
+
+    Fitted attributes: ``threshold_``, the largest score in a set (the score of a label is 1 minus
+    its probability, or the probability of all labels before it; that of the decoded label is 0),
+    and ``n_sequences_``. They are all that `predict` needs besides the model.
+
+    Angelopoulos et al., "Conformal Risk Control" (2024); the scores: Sadinle, Lei and Wasserman
+    (2019), and Romano, Sesia and Candes (2020) without randomisation.
+
+    >>> import seqfield as sf
+    >>> X, y = sf.load_ingredients("train")
+    >>> model = sf.CRF().fit(X[:400], y[:400])
+    >>> sets = sf.conformal.TokenSets(model, coverage=0.95).fit(X[400:], y[400:])
+    >>> [sorted(labels) for labels in sets.predict([["1", "pinch", "of", "saffron"]])[0]]
+    [['B-QTY'], ['B-UNIT'], ['B-NAME', 'O'], ['B-NAME', 'I-NAME']]
+    """
+
+    threshold_: float
+    n_sequences_: int
+
+    def __init__(
+        self,
+        model: Any,
+        coverage: float = 0.9,
+        *,
+        score: Literal["threshold", "cumulative"] = "threshold",
+        per: Literal["token", "sequence"] = "token",
+    ) -> None:
+        self.model = model
+        self.coverage = coverage
+        self.score = score
+        self.per = per
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the threshold on calibration sequences, in any form that the model takes."""
+        number("coverage", self.coverage, low=0, high=1)
+        if self.score not in ("threshold", "cumulative"):
+            raise InputError(f"score must be 'threshold' or 'cumulative', got {self.score!r}")
+        if self.per not in ("token", "sequence"):
+            raise InputError(f"per must be 'token' or 'sequence', got {self.per!r}")
+        decoded = decode(self.model, X)
+        gold = gold_codes(self.model, decoded, y)
+        known = np.flatnonzero(gold >= 0)
+        scores = self._scores(X, decoded)[known, gold[known]]
+        _, sequence, sizes = np.unique(
+            decoded.sequence[known], return_inverse=True, return_counts=True
+        )
+        weights = 1.0 / sizes[sequence]
+        if self.per == "sequence":  # all labels are in their sets if that of the worst score is
+            worst = np.zeros(len(sizes))
+            np.maximum.at(worst, sequence, scores)
+            scores, weights = worst, np.ones(len(sizes))
+        self.n_sequences_ = len(sizes)
+        self.threshold_ = smallest_limit(scores, weights, self.n_sequences_, self.coverage)
+        if self.threshold_ == math.inf:
+            warnings.warn(
+                f"{self.n_sequences_} labelled sequences are too few for a coverage of "
+                f"{self.coverage:g}, so all labels are in every set: use more sequences, or a "
+                f"coverage of at most {_rounded_down(self.n_sequences_ / (self.n_sequences_ + 1))}",
+                CoverageWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def predict(self, X: Any) -> list[list[frozenset[Any]]]:
+        """For each token of each sequence the set of its labels.
+
+        Sets can be labels again: `fit` of a model reads them as candidates.
+        """
+        check_is_fitted(self, "threshold_")
+        decoded = decode(self.model, X)
+        inside = self._scores(X, decoded) <= self.threshold_
+        # a set is made once for all tokens that have it
+        distinct, place = np.unique(inside, axis=0, return_inverse=True)
+        names = decoded.names.names
+        sets = [frozenset(compress(names, row)) for row in distinct.tolist()]
+        flat = [sets[k] for k in place.ravel().tolist()]
+        cuts = decoded.offsets.tolist()
+        return [flat[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+
+    def _scores(self, X: Any, decoded: Decoded) -> Floats:
+        """(N, S): sets hold labels of low score."""
+        p = np.vstack(self.model.predict_proba(X))
+        scores = _mass_before(p) if self.score == "cumulative" else 1.0 - p
+        scores[np.arange(len(p)), decoded.codes] = 0.0
+        return scores
+
+
+class SpanSets(BaseEstimator):  # type: ignore[misc]
+    """Candidate spans, so that in expectation a share ``coverage`` of the gold spans is among them.
+
+    Parameters
+    ----------
+    model : a fitted model with a distribution p(y | x) of labellings, of span labels
+    coverage : the expected share of the gold spans of a new sequence that are found
+    floor : the least probability that a candidate may have. It bounds the lists: at most
+        1 / floor candidates hold any one token. Gold spans below it count as missed
+
+    `predict` gives every span whose exact probability is at least ``threshold_``. Kind, start and
+    end must all be right for a gold span to be found. A decoded span of less than that probability
+    is not among them.
+
+    Sequences without a gold span are left out, in calibration and in the promise: counting them
+    as found would leave less coverage for the others. Gold spans with a missing label in them or
+    next to them are skipped, as their ends are not known.
+
+    A coverage that cannot be reached, for the floor or for too few sequences, is a
+    `CapabilityError` that names the coverage that can.
+
+    Fitted attributes: ``threshold_`` and ``n_sequences_`` (with gold spans). They are all that
+    `predict` needs besides the model.
+
+    >>> import seqfield as sf
+    >>> X, y = sf.load_ingredients("train")
+    >>> model = sf.CRF(scheme="BIO").fit(X[:400], y[:400])
+    >>> sets = sf.conformal.SpanSets(model, coverage=0.95).fit(X[400:], y[400:])
+    >>> [span[:3] for span in sets.predict([["2", "cups", "flour"]])[0]]
+    [('QTY', 0, 1), ('UNIT', 1, 2), ('NAME', 1, 3), ('NAME', 2, 3)]
+    """
+
+    threshold_: float
+    n_sequences_: int
+
+    def __init__(self, model: Any, coverage: float = 0.9, *, floor: float = 1e-4) -> None:
+        self.model = model
+        self.coverage = coverage
+        self.floor = floor
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the threshold on calibration sequences, in any form that the model takes.
+
+        Costs one probability for each gold span.
+        """
+        number("coverage", self.coverage, low=0, high=1)
+        number("floor", self.floor, low=1e-6, high=1)
+        gold = [gold_spans(row) for row in gold_rows(self.model, decode(self.model, X), y)]
+        sizes = np.array([len(row) for row in gold])
+        n = int(np.count_nonzero(sizes))
+        if not n:
+            raise LabelError("y holds no span: coverage needs some to be measured on")
+        p = np.concatenate(self.model.span_proba(X, gold))
+        weights = 1.0 / np.repeat(sizes, sizes)
+        found = p >= self.floor
+        limit = smallest_limit(-p[found], weights[found], n, self.coverage)
+        if limit == math.inf:
+            raise CapabilityError(
+                f"a coverage of {self.coverage:g} cannot be reached with {n} sequences that have "
+                f"spans and candidates of probability {self.floor:g} or more: "
+                f"{_rounded_down(weights[found].sum() / (n + 1))} can"
+            )
+        self.n_sequences_ = n
+        self.threshold_ = max(-limit * (1.0 - ROUNDING), self.floor)
+        return self
+
+    def predict(self, X: Any) -> list[list[SpanConfidence]]:
+        """The candidate spans of each sequence with their probabilities, by start, end and kind."""
+        check_is_fitted(self, "threshold_")
+        found: list[list[SpanConfidence]] = self.model.likely_spans(X, self.threshold_)
+        return found
+
+
+def smallest_limit(scores: Floats, weights: Floats, n: int, coverage: float) -> float:
+    """The smallest limit with (sum_i L_i + 1) / (n + 1) <= 1 - coverage, or inf.
+
+    L_i is 1 minus the weights of those scores of sequence i that are up to the limit.
+
+    >>> smallest_limit(np.array([0.3, 0.1, 0.2]), np.ones(3), 3, coverage=0.5)
+    0.2
+    """
+    order = np.argsort(scores)
+    # sum_i (1 - L_i) >= coverage (n + 1)
+    found = np.cumsum(weights[order])
+    k = int(np.searchsorted(found, coverage * (n + 1) * (1.0 - ROUNDING)))
+    return float(scores[order[k]]) if k < len(order) else math.inf
+
+
+def _mass_before(p: Floats) -> Floats:
+    """For each label the probability of all labels that are more probable (N, S)."""
+    order = np.argsort(-p, axis=1, kind="stable")
+    before = np.zeros_like(p)
+    before[:, 1:] = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)[:, :-1]
+    out = np.empty_like(p)
+    np.put_along_axis(out, order, before, axis=1)
+    return out
+
+
+def _rounded_down(share: float) -> str:
+    """Four digits that do not promise too much."""
+    return f"{math.floor(share * 1e4) / 1e4:g}"

@@ -1,0 +1,173 @@
+"""Out-of-fold probabilities: what models say of sequences that they were not fitted to."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, KFold
+
+from seqfield._checks import number
+from seqfield._parallel import run
+from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._lawful import repaired
+from seqfield.estimators._progress import progress
+from seqfield.labels import LabelSet, nested
+from seqfield.sequences import Sequences, as_sequences, offsets_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Task(NamedTuple):
+    """Sequences, one row of labels for each, and all labels in column order."""
+
+    X: Any
+    rows: list[Any]
+    labels: LabelSet
+
+    def pick(self, chosen: Ints) -> tuple[Any, list[Any]]:
+        """Some sequences and their labels."""
+        X = self.X[chosen] if isinstance(self.X, Sequences) else [self.X[i] for i in chosen]
+        return X, [self.rows[i] for i in chosen]
+
+
+def task_of(model: Any, X: Any, y: Any, lengths: Any = None) -> Task:
+    """X and y in forms that can be cut into folds, and the labels a fit to all of them has."""
+    if lengths is not None or isinstance(X, np.ndarray) or hasattr(X, "tocsr"):
+        X = as_sequences(X, lengths)
+    X = X if isinstance(X, Sequences) else list(X)
+    sizes = X.lengths if isinstance(X, Sequences) else [_length(row) for row in X]
+    rows = nested(y, offsets_of(sizes), flat=lengths is not None)
+    last = estimator_of(model)[1]
+    rows = repaired(rows, last.scheme, last.on_violation, last.missing_label)
+    return Task(X, rows, last._learn_labels(rows))
+
+
+def estimator_of(model: Any) -> tuple[str, Any]:
+    """The estimator itself, or the last step of a pipeline, and the prefix of its parameters."""
+    name, last = model.steps[-1] if hasattr(model, "steps") else ("", model)
+    if not hasattr(last, "_learn_labels"):
+        raise CapabilityError(f"model must be an estimator of seqfield, or end in one: {model!r}")
+    return f"{name}__" if name else "", last
+
+
+def cross_val_proba(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    cv: Any = 5,
+    groups: Any = None,
+    sample_weight: Any = None,
+    lengths: Any = None,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+) -> list[Floats]:
+    """p(y_t = j | x) of every sequence from a copy of the model that was fitted without it.
+
+    The result is a list of (T, S) arrays; their columns are all labels in the order of ``classes_``
+    of a model that is fitted to all of X and y. Labels that a training part lacks are declared to
+    its model.
+
+    Features are learned anew in every fold, from its training part: a word that is found in the
+    held-out part alone is as unknown there as it will be in use. `Sequences` that are encoded
+    already stay as they are.
+
+    Parameters
+    ----------
+    model : an estimator, or a scikit-learn pipeline that ends in one; it is not changed, and
+        need not be fitted
+    X, y, lengths : sequences and labels as in ``fit``; labels may be missing, and sequences whose y
+        is None take part in training where the model has a use for them
+    cv : number of folds, a scikit-learn splitter, or pairs of training and held-out numbers of
+        sequences that hold out each sequence once
+    groups : (n,) sequences of the same group are held out together
+    sample_weight : (n,) weight of each sequence in training
+    random_state : seed of the shuffling before sequences are cut into folds
+    n_jobs : folds at a time, -1 for all cores; each then uses one thread. None: one fold at a time,
+        with the model's own threads
+
+    ``verbose=True`` of the model shows the progress of the folds.
+
+    >>> import seqfield as sf
+    >>> X, y = sf.load_ingredients("train")
+    >>> X, y = X[:60], y[:60]
+    >>> model = sf.CRF()
+    >>> proba = sf.cross_val_proba(model, X, y, cv=3)
+    >>> proba[0].shape == sf.CRF().fit(X, y).predict_proba(X)[0].shape
+    True
+    """
+    task = task_of(model, X, y, lengths)
+    return folds_proba(model, task, cv, groups, sample_weight, random_state, n_jobs)
+
+
+def folds_proba(
+    model: Any,
+    task: Task,
+    cv: Any = 5,
+    groups: Any = None,
+    sample_weight: Any = None,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+) -> list[Floats]:
+    """`cross_val_proba` of a task."""
+    n = len(task.rows)
+    prefix, last = estimator_of(model)
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    if weights is not None and weights.shape != (n,):
+        raise InputError(f"sample_weight must have one entry for each of {n} sequences")
+    folds = _folds(n, cv, groups, random_state)
+    # folds side by side share the threads: one for each
+    threads = {} if n_jobs is None else {"n_jobs": 1}
+    options = {"classes": task.labels.names, "verbose": False} | threads
+    out: list[Floats] = [np.empty((0, 0))] * n
+
+    def fold(k: int) -> None:
+        train, test = folds[k]
+        own = clone(model).set_params(**{prefix + name: v for name, v in options.items()})
+        weighted = {} if weights is None else {f"{prefix}sample_weight": weights[train]}
+        own.fit(*task.pick(train), **weighted)
+        for i, proba in zip(test, own.predict_proba(task.pick(test)[0]), strict=True):
+            out[i] = proba
+        report(k + 1, "")
+
+    with progress("folds", len(folds), show=bool(last.verbose)) as report:
+        run(fold, range(len(folds)), n_jobs)
+    return out
+
+
+def _folds(n: int, cv: Any, groups: Any, random_state: Any) -> list[tuple[Ints, Ints]]:
+    """Training and held-out sequences of each fold."""
+    if isinstance(cv, numbers.Number):
+        n_folds = number("cv", cv, low=2, high=n, whole=True)
+        shuffled = KFold(n_folds, shuffle=True, random_state=random_state)
+        cv = shuffled if groups is None else GroupKFold(n_folds)
+    if hasattr(cv, "split"):
+        cv = cv.split(np.zeros((n, 1)), None, groups)
+    if not isinstance(cv, Iterable):
+        raise InputError(
+            f"cv must be a number of folds, a splitter or pairs of indices, got {cv!r}"
+        )
+    every = np.arange(n)
+    folds = [(every[np.asarray(train)], every[np.asarray(test)]) for train, test in cv]
+    times = np.zeros(n, np.int64)
+    for k, (train, test) in enumerate(folds):
+        np.add.at(times, test, 1)
+        both = np.intersect1d(train, test)
+        if len(both):
+            raise InputError(f"fold {k} both trains on sequence {both[0]} and holds it out")
+    if (times != 1).any():
+        i = int(np.argmax(times != 1))
+        raise InputError(
+            f"sequence {i} is held out {times[i]} times: cv must hold out every sequence once"
+        )
+    return folds
+
+
+def _length(row: Any) -> int:
+    return int(row.shape[0]) if hasattr(row, "shape") else len(row)

@@ -1,0 +1,135 @@
+"""Labels that are probably wrong, by models that were fitted without them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from seqfield.confidence.cross_val import Task, estimator_of, folds_proba, task_of
+from seqfield.confidence.leave_one_out import leave_one_out_proba
+from seqfield.errors import InputError
+from seqfield.labels import Targets
+
+Floats = NDArray[np.float64]
+
+
+class SuspectLabel(NamedTuple):
+    """A given label that a model finds less probable than another.
+
+    ``score`` is its quality from 0 to 1, by which suspects are ranked; lower is worse.
+    """
+
+    sequence: int
+    position: int
+    label: Any
+    suggestion: Any
+    probability: float
+    score: float
+
+
+def label_errors(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    proba: list[Floats] | None = None,
+    method: Literal["cross_val", "leave_one_out"] = "cross_val",
+    score: Literal["self_confidence", "normalized_margin"] = "self_confidence",
+    unit: Literal["token", "sequence"] = "token",
+    cv: Any = 5,
+    groups: Any = None,
+    sample_weight: Any = None,
+    lengths: Any = None,
+    random_state: Any = 0,
+    n_jobs: int | None = None,
+) -> list[SuspectLabel]:
+    """Given labels that are probably wrong, most suspicious first.
+
+    A token is suspect if its given label is not the most probable one to a model that was fitted
+    without the token's sequence. It may be wrong, or right and hard: a person decides. Missing
+    labels are skipped; of a set of candidates the summed probability counts. Labels that
+    ``on_violation="repair"`` mends are judged as mended.
+
+    Parameters
+    ----------
+    model : an estimator
+    X, y, lengths : sequences and labels as in ``fit``
+    proba : out-of-sample probabilities, if there are some already, with the columns that
+        `cross_val_proba` gives
+    method : where they come from otherwise: `cross_val_proba`, with cv, groups, sample_weight,
+        random_state and n_jobs as there; or `leave_one_out_proba` with the model as it is, or if it
+        is not fitted, with a fit
+    score : "self_confidence": the probability of the given label; "normalized_margin": by how much
+        it exceeds that of the best other label, moved to the range from 0 to 1
+    unit : "token" gives every suspect token; "sequence" the worst one of each sequence, so that
+        sequences are ranked by the lowest score of their tokens
+
+    >>> import seqfield as sf
+    >>> X = 5 * [["the", "cat", "sat"], ["a", "dog", "ran"], ["the", "dog", "sat"]]
+    >>> y = [["D", "N", "V"] for _ in X]
+    >>> y[6][1] = "V"
+    >>> sf.label_errors(sf.CRF(), X, y)
+    [SuspectLabel(sequence=6, position=1, label='V', suggestion='N', probability=..., score=...)]
+    """
+    if score not in ("self_confidence", "normalized_margin"):
+        raise InputError(f"score must be 'self_confidence' or 'normalized_margin', got {score!r}")
+    if unit not in ("token", "sequence"):
+        raise InputError(f"unit must be 'token' or 'sequence', got {unit!r}")
+    task = task_of(model, X, y, lengths)
+    if proba is None and method == "cross_val":
+        proba = folds_proba(model, task, cv, groups, sample_weight, random_state, n_jobs)
+    elif proba is None and method == "leave_one_out":
+        fitted = model
+        if not hasattr(model, "classes_"):
+            fitted = clone(model).fit(task.X, task.rows, sample_weight=sample_weight)
+        proba = leave_one_out_proba(fitted, task.X, task.rows, sample_weight=sample_weight).proba
+    elif proba is None:
+        raise InputError(f"method must be 'cross_val' or 'leave_one_out', got {method!r}")
+    targets = task.labels.encode(task.rows, estimator_of(model)[1].missing_label)
+    ranked = _ranked(task, proba, targets, score)
+    if unit == "token":
+        return ranked
+    worst: dict[int, SuspectLabel] = {}
+    for suspect in ranked:
+        worst.setdefault(suspect.sequence, suspect)
+    return list(worst.values())
+
+
+def _ranked(task: Task, proba: list[Floats], targets: Targets, score: str) -> list[SuspectLabel]:
+    p = _stacked(proba, targets, len(task.labels))
+    given = targets.mask(p.shape[1])
+    tokens, known = np.arange(len(p)), ~given.all(axis=1)
+    inside = np.minimum((p * given).sum(axis=1), 1.0)
+    outside = np.where(given, -1.0, p)
+    best = outside.argmax(axis=1)
+    quality = inside
+    if score == "normalized_margin":
+        quality = 0.5 * (inside - outside[tokens, best] + 1.0)
+    found = np.flatnonzero(known & ~given[tokens, p.argmax(axis=1)])
+    found = found[np.argsort(quality[found], kind="stable")]
+    sequence = np.searchsorted(targets.offsets, found, side="right") - 1
+    places = zip(sequence.tolist(), (found - targets.offsets[sequence]).tolist(), strict=True)
+    return [
+        SuspectLabel(
+            i, t, task.rows[i][t], task.labels.names[best[k]], float(inside[k]), float(quality[k])
+        )
+        for (i, t), k in zip(places, found.tolist(), strict=True)
+    ]
+
+
+def _stacked(proba: list[Floats], targets: Targets, n_labels: int) -> Floats:
+    """Probabilities of all tokens (N, S), their shapes checked."""
+    lengths = np.diff(targets.offsets)
+    if len(proba) != len(lengths):
+        raise InputError(f"X has {len(lengths)} sequences but proba has {len(proba)}")
+    parts = [np.asarray(part, np.float64) for part in proba]
+    for i, part in enumerate(parts):
+        if part.shape != (lengths[i], n_labels):
+            raise InputError(
+                f"sequence {i}: probabilities of shape {part.shape}, expected "
+                f"{(int(lengths[i]), n_labels)}"
+            )
+    return np.concatenate(parts)
