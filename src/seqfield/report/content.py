@@ -1,0 +1,300 @@
+"""What the report shows, as plain data: numbers, names and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from seqfield import metrics
+from seqfield.errors import LabelError
+from seqfield.estimators._linear import Weight
+from seqfield.report.columns import THRESHOLDS, drawn, level_of
+from seqfield.report.intervals import N_BINS, Score, bin_of, intervals
+from seqfield.report.judged import Judged, encoded, judge
+
+#: group, key, name and meaning of the headline scores
+HEADLINES = (
+    ("Labels", "token_accuracy", "Token accuracy", "share of tokens with the right label"),
+    ("Labels", "sequence_accuracy", "Sequence accuracy", "share of sequences without a mistake"),
+    ("Spans", "span_f1", "Span F1", "whole spans: kind, start and end all right"),
+    ("Spans", "span_precision", "Span precision", "share of the predicted spans that are right"),
+    ("Spans", "span_recall", "Span recall", "share of the gold spans that were found"),
+    ("Probabilities", "nll_per_token", "NLL per token", "surprise at the gold label, in nats"),
+    ("Probabilities", "ece", "Calibration error", "mean gap of confidence and accuracy (ECE)"),
+    ("Probabilities", "brier", "Brier score", "squared distance to the gold label"),
+    ("Probabilities", "joint_nll_per_sequence", "NLL per sequence", "of the whole gold labelling"),
+)
+LOWER_IS_BETTER = "Probabilities"
+
+#: features of each label that are shown
+N_FEATURES = 12
+
+
+def report_content(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    title: str | None = None,
+    scheme: str = "auto",
+    n_boot: int = 1000,
+    tokens: list[list[str]] | None = None,
+    step: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Everything the report on ``model`` and the labelled sequences (X, y) shows.
+
+    Parameters
+    ----------
+    title : heading of the report; the model's class without one
+    scheme : of the spans: a name, "auto" to count spans if the labels look like such, or "none"
+    n_boot : resamples behind the 95 % intervals
+    tokens : the text of each token; by default what X holds: a word, the first column of a row,
+        the first string among attributes, or else the position
+    step : called with a word on what is next
+
+    A gold label that the model does not know counts as missed; its token is left out of NLL,
+    calibration error, Brier score and reliability, as by ``seqfield eval``.
+
+    >>> import seqfield as sf
+    >>> X, y = sf.load_ingredients("test")
+    >>> model = sf.CRF(scheme="BIO").fit(X[:50], y[:50])
+    >>> content = report_content(model, X[50:60], y[50:60], n_boot=10)
+    >>> content["data"], content["metrics"][0]["name"]
+    ({'sequences': 10, 'tokens': 55, 'labelled': 55}, 'Token accuracy')
+    """
+    data = encoded(model, X)
+    judged = judge(model, data, y, scheme, step)
+    found = None
+    if judged.has_spans and judged.log_shown is not None:
+        step("spans")
+        found = model.predict_spans(data)
+    step("intervals")
+    measured = intervals(judged, n_boot)
+    step("weights")
+    return {
+        "title": type(model).__name__ if title is None else title,
+        "model": _about(model),
+        "features": _features(model),
+        **content_of(judged, texts(X, tokens, judged), found, measured),
+    }
+
+
+def content_of(
+    judged: Judged,
+    words: list[list[str]],
+    found: list[list[Any]] | None,
+    measured: dict[str, Score],
+) -> dict[str, Any]:
+    """The part of the content that needs no model."""
+    return {
+        "data": {
+            "sequences": len(judged.gold),
+            "tokens": len(judged.codes),
+            "labelled": int(judged.known.sum()),
+        },
+        "labels": [str(label) for label in judged.labels],
+        "n_classes": judged.n_classes,
+        "has_spans": judged.has_spans,
+        "metrics": [
+            {
+                "group": group,
+                "key": key,
+                "name": name,
+                "meaning": meaning,
+                "lower_is_better": group == LOWER_IS_BETTER,
+                **measured[key]._asdict(),
+            }
+            for group, key, name, meaning in HEADLINES
+            if key in measured
+        ],
+        "per_label": _per_label(judged),
+        "span_types": _span_types(judged),
+        "confusion": _confusion(judged),
+        "reliability": _reliability(judged),
+        "coverage": _coverage(judged),
+        "sequences": drawn(judged, words, found),
+    }
+
+
+def texts(X: Any, tokens: list[list[str]] | None, judged: Judged) -> list[list[str]]:
+    """The text to draw for each token."""
+    lengths = np.diff(judged.offsets).tolist()
+    if tokens is None:
+        if isinstance(X, list | tuple) and all(isinstance(row, list | tuple) for row in X):
+            return [[_text(token, t) for t, token in enumerate(row)] for row in X]
+        return [[str(t) for t in range(length)] for length in lengths]  # rows of numbers
+    if len(tokens) != len(lengths):
+        raise LabelError(f"X has {len(lengths)} sequences but tokens has {len(tokens)}")
+    for i, (row, length) in enumerate(zip(tokens, lengths, strict=True)):
+        if len(row) != length:
+            raise LabelError(f"sequence {i}: X has {length} tokens but tokens has {len(row)}")
+    return [[str(token) for token in row] for row in tokens]
+
+
+def _text(token: Any, t: int) -> str:
+    if isinstance(token, str):
+        return token
+    if not isinstance(token, list | tuple | dict | set | frozenset):
+        return str(t)
+    parts = token.values() if isinstance(token, dict) else token
+    if isinstance(parts, set | frozenset):
+        parts = sorted(parts, key=str)
+    return next((part for part in parts if isinstance(part, str)), str(t))
+
+
+def settings(model: Any) -> dict[str, Any]:
+    """The arguments of a model that are not the default ones.
+
+    >>> import seqfield as sf
+    >>> settings(sf.CRF(c2=0.5))
+    {'c2': 0.5}
+    """
+    plain = type(model)().get_params(deep=False)
+    own = model.get_params(deep=False)
+    return {k: v for k, v in own.items() if repr(v) != repr(plain[k])}
+
+
+def _about(model: Any) -> dict[str, Any]:
+    return {
+        "class": type(model).__name__,
+        "settings": {name: repr(value) for name, value in settings(model).items()},
+        "features": f"{model.n_features_in_:,} by {type(model.features_).__name__}",
+        "probabilities": model.has_probabilities,
+        "joint": bool(model.joint),
+    }
+
+
+def _features(model: Any) -> dict[str, Any] | None:
+    """The weights (or cliques) that speak most for and against each label; None without any."""
+    if hasattr(model, "theta_"):
+        # all weights at once, the largest first: a call for each label would name every feature
+        # again
+        what, ordered = "feature", model.top_weights(len(model.theta_))
+    elif hasattr(model, "cliques_"):
+        what, ordered = "training token", _cliques(model)
+    else:
+        return None
+    names = model.classes_.tolist()
+    high, low = _first(ordered, names), _first(reversed(ordered), names)
+    rows = [
+        {
+            "high": [[w.feature, float(f"{w.value:.4g}")] for w in high[name] if w.value > 0],
+            "low": [[w.feature, float(f"{w.value:.4g}")] for w in low[name] if w.value < 0],
+        }
+        for name in names
+    ]
+    return {"what": what, "labels": rows} if any(r["high"] or r["low"] for r in rows) else None
+
+
+def _first(weights: Iterable[Weight], names: list[Any]) -> dict[Any, list[Weight]]:
+    """The first few of each label."""
+    out: dict[Any, list[Weight]] = {name: [] for name in names}
+    missing = len(names)
+    for weight in weights:
+        own = out[weight.label]
+        if len(own) < N_FEATURES:
+            own.append(weight)
+            missing -= len(own) == N_FEATURES
+            if not missing:
+                break
+    return out
+
+
+def _cliques(model: Any) -> list[Weight]:
+    """Chosen vertex cliques by their place in the training data, the largest first."""
+    found = [
+        Weight(c.labels[0], f"sequence {c.place[0]}, token {c.place[1]}", c.coefficient)
+        for c in model.cliques_
+        if len(c.labels) == 1
+    ]
+    return sorted(found, key=lambda weight: -weight.value)
+
+
+def _per_label(judged: Judged) -> list[dict[str, Any]]:
+    found = metrics.per_label(judged.gold, judged.predicted)
+    place = {label: k for k, label in enumerate(judged.labels)}
+    rows = [{"label": place[label], **scores._asdict()} for label, scores in found.items()]
+    if judged.confidence is not None:
+        # mean confidence over the labelled tokens that were given the label
+        codes, size = judged.codes[judged.known], len(judged.labels)
+        count = np.bincount(codes, minlength=size)
+        total = np.bincount(codes, weights=judged.confidence[judged.known], minlength=size)
+        for row in rows:
+            k = row["label"]
+            row["confidence"] = metrics.token.share(total[k], count[k])
+    return rows
+
+
+def _span_types(judged: Judged) -> list[dict[str, Any]] | None:
+    if not judged.has_spans:
+        return None
+    labelled = [row if any(v is not None for v in row) else None for row in judged.gold]
+    found = metrics.span_scores(labelled, judged.predicted, judged.scheme)
+    return [
+        {
+            "kind": kind,
+            "precision": s.precision,
+            "recall": s.recall,
+            "f1": s.f1,
+            "support": s.n_true,
+        }
+        for kind, s in found.by_type.items()
+    ]
+
+
+def _confusion(judged: Judged) -> list[list[int]]:
+    """(gold, predicted, count) where the count is not 0."""
+    known, size = judged.known, len(judged.labels)
+    counts = np.bincount(judged.gold_codes[known] * size + judged.codes[known])
+    cells = np.flatnonzero(counts)
+    rows: list[list[int]] = np.column_stack([*divmod(cells, size), counts[cells]]).tolist()
+    return rows
+
+
+def _reliability(judged: Judged) -> dict[str, Any] | None:
+    """Of all graded tokens and of those given each label: (confidence, accuracy, count) a bin."""
+    if judged.confidence is None:
+        return None
+    graded = judged.graded
+    confidence, right = judged.confidence[graded], judged.right[graded].astype(np.float64)
+    cell = judged.codes[graded] * N_BINS + bin_of(confidence)
+    size = judged.n_classes * N_BINS
+    count, sure, good = (
+        np.bincount(cell, weights, size).reshape(-1, N_BINS)
+        for weights in (None, confidence, right)
+    )
+    return {
+        "overall": _bins(count.sum(axis=0), sure.sum(axis=0), good.sum(axis=0)),
+        "by_label": [_bins(*rows) for rows in zip(count, sure, good, strict=True)],
+    }
+
+
+def _bins(count: Any, confidence: Any, right: Any) -> list[list[float] | None]:
+    return [
+        [round(float(c / n), 6), round(float(r / n), 6), int(n)] if n else None
+        for n, c, r in zip(count, confidence, right, strict=True)
+    ]
+
+
+def _coverage(judged: Judged) -> dict[str, Any] | None:
+    """Labelled tokens of at least each threshold's confidence, and how many of them are right.
+
+    Here a gold label that the model does not know counts: the token is wrong at any threshold.
+    """
+    if judged.confidence is None:
+        return None
+    known = judged.known
+    level = level_of(judged.confidence[known])
+
+    def at_least(weights: Any) -> list[int]:
+        counts = np.bincount(level, weights, len(THRESHOLDS))
+        above: list[int] = counts[::-1].cumsum()[::-1].astype(np.int64).tolist()
+        return above
+
+    return {
+        "thresholds": THRESHOLDS.tolist(),
+        "kept": at_least(None),
+        "right": at_least(judged.right[known]),
+    }
