@@ -3,14 +3,15 @@
 # with SEQFIELD_DATA set:
 # make bench  compares speed with python-crfsuite
 # make papers reproduces the four NLP tasks; make thesis the primal learners, make kernels the
-# kernel models, make margins the maximum margins, make pseudo GPSL (each over an hour)
+# kernel models, make margins the maximum margins, make pseudo GPSL, make graybox GPstruct and the
+# variational models (each over an hour), make active what to label next
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint check bench papers thesis kernels margins pseudo clean
+.PHONY: demo test lint check bench papers thesis kernels margins pseudo graybox active clean
 
 demo: $(VENV)/.installed
 	$(BIN)/seqfield demo
@@ -58,6 +59,15 @@ pseudo: $(VENV)/.installed-bench
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py folds
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py missing --figures docs
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py time
+
+graybox: $(VENV)/.installed-bench
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py small
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py large
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py speed
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py evaluations
+
+active: $(VENV)/.installed-bench
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/active.py --figures docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -13,9 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from seqfield import __version__
+from seqfield.cli.calibrate import calibrate
 from seqfield.cli.demo import demo
 from seqfield.cli.evaluate import evaluate
 from seqfield.cli.inspect import inspect
+from seqfield.cli.report import report
+from seqfield.cli.suggest import suggest
 from seqfield.cli.tag import tag
 from seqfield.cli.train import train
 from seqfield.errors import SeqfieldError
@@ -81,9 +84,12 @@ def _options(
 
 app.command("train")(train)
 app.command("tag")(tag)
+app.command("suggest")(suggest)
 app.command("eval")(evaluate)
+app.command("calibrate")(calibrate)
 app.command("inspect")(inspect)
 app.command("demo")(demo)
+app.command("report")(report)
 
 
 def run() -> None:

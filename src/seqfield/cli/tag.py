@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from seqfield.cli import files
+from seqfield.cli.guesses import Format
 
 #: sequences labelled at a time: bounds the memory and keeps the output flowing
 BATCH = 2048
@@ -41,6 +43,18 @@ def tag(
         Decoding,
         typer.Option(help="The most probable labelling, or the most probable label of each token."),
     ] = Decoding.VITERBI,
+    least: Annotated[
+        float | None,
+        typer.Option(
+            "--min-confidence",
+            min=0.0,
+            max=1.0,
+            metavar="P",
+            help="Write ? in place of what is less probable than P.",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.CONLL,
     columns: files.Columns = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
@@ -51,11 +65,24 @@ def tag(
 
     With --nbest each sequence is written once for each of its best labellings, the best first.
     Before each comes a line with a hash, its rank and its log-probability, such as "# 1 -0.2231".
+
+    With --min-confidence a label less probable than P is written as "?", which training takes for
+    a missing label if told so. A span is given up as a whole, by the probability that it is one, so
+    no part of it stays.
+
+    The format jsonl has one object for each sequence: tokens, labels (null for "?"), their
+    probabilities, spans with theirs, and the probability of all labels together. The formats
+    labelstudio and doccano are tasks for these tools that start from the spans; labels that are no
+    span labels make one span for each token.
     """
     from seqfield.estimators import load
 
     if nbest is not None and decoding is not Decoding.VITERBI:
         raise typer.BadParameter("--nbest lists labellings by their probability: use viterbi")
+    if nbest is not None and (form is not Format.CONLL or least is not None):
+        raise typer.BadParameter("--nbest goes without --min-confidence, and with --format conll")
+    if confidence and form is not Format.CONLL:
+        raise typer.BadParameter(f"--confidence adds a column: --format {form} has none")
     if output != files.STREAM:
         files.check_output(output)
     estimator = load(model)
@@ -63,13 +90,58 @@ def tag(
     columns = files.chosen(columns, estimator)
     X = files.choose(rows, columns, None, source)
     files.check_columns(estimator, X, source, spare=columns is None)
-    labelled = (
-        _labelled(estimator, rows[k : k + BATCH], X[k : k + BATCH], decoding, confidence)
-        if nbest is None
-        else _ranked(estimator, rows[k : k + BATCH], X[k : k + BATCH], nbest, confidence)
-        for k in range(0, len(X), BATCH)
+    batches = ((rows[k : k + BATCH], X[k : k + BATCH]) for k in range(0, len(X), BATCH))
+    if form is not Format.CONLL:
+        chunks = _as_json(estimator, batches, decoding, least, form)
+    elif nbest is not None:
+        chunks = (_ranked(estimator, *batch, nbest, confidence) for batch in batches)
+    elif least is not None:
+        chunks = (_abstaining(estimator, *batch, decoding, confidence, least) for batch in batches)
+    else:
+        chunks = (_labelled(estimator, *batch, decoding, confidence) for batch in batches)
+    files.write(chunks, output, encoding)
+
+
+def _abstaining(
+    model: Any, rows: Any, X: Any, decoding: Decoding, confidence: bool, least: float
+) -> str:
+    from seqfield.cli.guesses import ABSTAINED, cells, guesses
+    from seqfield.data.conll import write_conll
+    from seqfield.errors import CapabilityError
+
+    if ABSTAINED in model.classes_.tolist():
+        raise CapabilityError(f"the model has a label {ABSTAINED!r}: it cannot stand for no label")
+    text = io.StringIO()
+    found = guesses(model, model.features_.transform(X), decoding.value, least)
+    write_conll(text, rows, (cells(guess, confidence) for guess in found))
+    return text.getvalue()
+
+
+def _as_json(
+    model: Any, batches: Iterable[Any], decoding: Decoding, least: float | None, form: Format
+) -> Iterator[str]:
+    from seqfield.cli.guesses import (
+        annotated,
+        as_record,
+        features_of,
+        guesses,
+        json_lines,
+        json_list,
     )
-    files.write(labelled, output, encoding)
+
+    def records() -> Iterator[dict[str, Any]]:
+        done = 0
+        for _, X in batches:
+            found = guesses(model, model.features_.transform(X), decoding.value, least)
+            if form is Format.JSONL:
+                yield from map(as_record, X, found)
+                continue
+            meta: list[dict[str, Any]] = [{"id": done + k} for k in range(len(X))]
+            done += len(X)
+            marked, scores = [one.spans for one in found], [one.probability for one in found]
+            yield from annotated(form, features_of(model, X), marked, scores, meta)
+
+    return (json_list if form is Format.LABELSTUDIO else json_lines)(records())
 
 
 def _labelled(model: Any, rows: Any, X: Any, decoding: Decoding, confidence: bool) -> str:

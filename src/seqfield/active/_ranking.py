@@ -1,0 +1,300 @@
+"""`rank`: what to label next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr
+
+from seqfield._checks import number
+from seqfield.active._posterior import Posterior, posteriors
+from seqfield.active._spread import spread
+from seqfield.data.schemes import span_codes
+from seqfield.errors import CapabilityError, InputError
+from seqfield.kernels import as_kernel
+from seqfield.labels import UNKNOWN, Targets, nested
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: strategies of each unit, the default first
+UNITS = {
+    "sequence": (
+        "sequence_entropy",
+        "least_confidence",
+        "margin",
+        "token_entropy",
+        "expected_spans",
+        "diversity",
+    ),
+    "token": ("token_entropy", "least_confidence", "margin"),
+    "span": ("least_confidence",),
+}
+#: spans that the model is surer of than this, either way, are not asked about
+LEAST_SPAN = 0.05
+
+
+class RankedSequence(NamedTuple):
+    """A sequence of the pool, and how much its labels are worth."""
+
+    sequence: int
+    score: float
+
+
+class RankedToken(NamedTuple):
+    """A token of the pool, and the model's guess with its probability."""
+
+    sequence: int
+    position: int
+    score: float
+    label: Any
+    probability: float
+
+
+class RankedSpan(NamedTuple):
+    """A span of the pool, ``end`` exclusive, that the model takes for one of this kind with this
+    probability."""
+
+    sequence: int
+    start: int
+    end: int
+    score: float
+    kind: str
+    probability: float
+
+
+def rank(
+    model: Any,
+    X_pool: Any,
+    strategy: str | None = None,
+    *,
+    n: int | None = None,
+    unit: str = "sequence",
+    y: Any = None,
+    per_token: bool = False,
+    diversity: float = 0.0,
+    kernel: Any = "linear",
+    lengths: Any = None,
+) -> list[Any]:
+    """Rank what could be labelled, best first; ties go to what comes first in the pool.
+
+    Parameters
+    ----------
+    model : a fitted estimator
+    X_pool : sequences in any form that the model takes
+    strategy : what makes a sequence worth its labels (all under p = p(y | x, known labels)):
+
+        * ``"sequence_entropy"`` (default): the entropy of its whole labelling, in nats;
+        * ``"least_confidence"``: 1 - p(best labelling);
+        * ``"margin"``: 1 - (p(best labelling) - p(second best));
+        * ``"token_entropy"``: the mean over its open tokens of the entropy of the label;
+        * ``"expected_spans"``: the expected number of spans that start at its open tokens:
+          finds what is rich in spans, where most of the pool has none;
+        * ``"diversity"``: how unlike it is to what is labelled or ranked before it; needs no
+          probabilities.
+
+        Units other than sequences have their own: see ``unit``.
+    n : how many to return; all by default
+    unit : ``"sequence"``; ``"token"`` ranks single open tokens, by the entropy of their label
+        (``"token_entropy"``, the default), ``"least_confidence"`` or ``"margin"``; ``"span"``
+        ranks spans that the model is in two minds about, by min(p, 1 - p) of the exact
+        probability that it is one (``"least_confidence"``), if that is at least 0.05. Of spans
+        that overlap the first alone is asked about
+    y : what is known of the labels, as for ``fit``: None is a missing label, a set holds
+        candidates. All probabilities are then those given the known labels, exactly, and a
+        sequence without open labels is never ranked
+    per_token : score by open token, if reading tokens is what costs: entropy and expected spans
+        are divided by their number l, and the confidence is p(best)^(1/l). Without it long
+        sequences are favoured, which is right if each sequence costs the same
+    diversity : from 0 (off) to 1, for a batch that is labelled at once: the weight of being
+        unlike those ranked before, and those that ``y`` labels in full. A sequence is worth
+        score^(1 - diversity) v^diversity with v = 1 - max k^2 over these, k being the kernel,
+        normalised, of mean token features
+    kernel : a kernel of `seqfield.kernels` or its name, for ``diversity``
+    lengths : the lengths of the sequences if X_pool is one matrix
+
+    Returns
+    -------
+    list of `RankedSequence`, `RankedToken` or `RankedSpan`
+
+    Time is linear in the pool; with diversity it is O(n_pool) kernel values for each sequence
+    ranked or labelled, so give n. The entropy of an average over posterior draws is estimated.
+
+    >>> import seqfield as sf
+    >>> X, y = sf.load_ingredients("train")
+    >>> model = sf.CRF().fit(X[:50], y[:50])
+    >>> [first, second] = rank(model, X[50:], n=2)
+    >>> first.score >= second.score
+    True
+    >>> [token] = rank(model, X[50:], n=1, unit="token")
+    >>> word, = X[50 + token.sequence][token.position]
+    >>> word, token.label
+    ('optional', 'B-NOTE')
+    """
+    strategy = _checked(strategy, unit, per_token, diversity)
+    if n is not None:
+        number("n", n, low=1, whole=True)
+    data: Sequences = model._encode(X_pool, lengths)
+    known = _known(model, data, y, flat=lengths is not None)
+    numbers = np.flatnonzero(np.minimum.reduceat(known.codes, known.offsets[:-1]) < 0)
+    if not len(numbers):
+        return []
+    pool = _Pool(model, data[numbers], known[numbers], numbers)
+    if unit == "token":
+        return _tokens(pool, strategy, n)
+    if unit == "span":
+        return _spans(pool, n)
+    values = np.zeros(len(data))
+    if strategy == "diversity":
+        diversity = 1.0
+    else:
+        # rounding may leave less than nothing
+        values[numbers] = np.maximum(_values(pool, strategy, per_token), 0.0)
+    if diversity == 0:
+        order = numbers[np.argsort(-values[numbers], kind="stable")[:n]]
+        worth = values[order]
+    else:
+        full = np.setdiff1d(np.arange(len(data)), numbers)
+        most = len(numbers) if n is None else min(n, len(numbers))
+        order, worth = spread(values, data, as_kernel(kernel), diversity, most, full)
+    return list(map(RankedSequence, order.tolist(), worth.tolist()))
+
+
+class _Pool(NamedTuple):
+    """The sequences with open labels, and their numbers in the user's pool."""
+
+    model: Any
+    data: Sequences
+    known: Targets
+    numbers: Integers
+
+    @property
+    def is_open(self) -> NDArray[np.bool_]:
+        """Of each token, whether its label is open."""
+        return np.equal(self.known.codes, UNKNOWN)
+
+    @property
+    def n_open(self) -> Integers:
+        """Open tokens of each sequence."""
+        return np.add.reduceat(self.is_open.astype(np.int64), self.known.offsets[:-1])
+
+    def posteriors(self) -> Iterator[Posterior]:
+        """What the model believes of the open labels."""
+        return posteriors(self.model, self.data, self.known, self.numbers)
+
+    def proba(self) -> Floats:
+        """p(y_t = j | x, known labels) (N, S)."""
+        if self.model.joint:
+            return np.vstack([one.marginals() for one in self.posteriors()])
+        if not self.known.mask(len(self.model.classes_)).all():
+            raise CapabilityError(
+                f"{type(self.model).__name__} has no joint distribution of labels, so it cannot "
+                "tell what known labels say about open ones: rank sequences without any label"
+            )
+        return np.vstack(self.model.predict_proba(self.data))
+
+
+def _checked(strategy: str | None, unit: str, per_token: bool, diversity: float) -> str:
+    """The strategy, if it goes with the other arguments."""
+    if unit not in UNITS:
+        raise InputError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
+    if strategy is None:
+        strategy = UNITS[unit][0]
+    if strategy not in UNITS[unit]:
+        wanted = ", ".join(map(repr, UNITS[unit]))
+        raise InputError(f"strategy must be one of {wanted} for unit {unit!r}, got {strategy!r}")
+    number("diversity", diversity, low=0.0, high=1.0)
+    if unit != "sequence" and (diversity or per_token):
+        raise InputError("diversity and per_token are for unit='sequence'")
+    if per_token and strategy in ("margin", "diversity"):
+        raise InputError(f"per_token has no meaning for strategy {strategy!r}")
+    return strategy
+
+
+def _known(model: Any, data: Sequences, y: Any, *, flat: bool) -> Targets:
+    """What is known of the pool's labels."""
+    if y is None:
+        codes = np.full(data.n_tokens, UNKNOWN, np.int32)
+        return Targets(codes, np.ones((len(codes), len(model.classes_)), bool), data.offsets)
+    targets: Targets = model._labels.encode(nested(y, data.offsets, flat=flat), model.missing_label)
+    return targets
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+def _values(pool: _Pool, strategy: str, per_token: bool) -> Floats:
+    """What each sequence of the pool is worth (n,)."""
+    if strategy == "token_entropy":
+        each = np.where(pool.is_open, entr(pool.proba()).sum(axis=1), 0.0)
+        return np.add.reduceat(each, pool.known.offsets[:-1]) / pool.n_open
+    if not pool.model.joint:
+        raise CapabilityError(
+            f"strategy {strategy!r} needs probabilities of whole labellings, which "
+            f"{type(pool.model).__name__} does not have: use 'token_entropy' or 'diversity'"
+        )
+    size = pool.n_open if per_token else 1
+    if strategy in ("least_confidence", "margin"):
+        best, second = np.hstack([one.two_best() for one in pool.posteriors()])
+        # 1 - p, exact also where p is close to 1
+        doubt: Floats = -np.expm1(best / size)
+        return doubt if strategy == "least_confidence" else doubt + np.exp(second)
+    if strategy == "expected_spans":
+        codes = span_codes(pool.model.classes_.tolist())
+        parts = [one.expected_spans(codes) for one in pool.posteriors()]
+    else:
+        parts = [one.entropy() for one in pool.posteriors()]
+    return np.concatenate(parts) / size
+
+
+# --- tokens and spans -----------------------------------------------------------------------------
+
+
+def _tokens(pool: _Pool, strategy: str, n: int | None) -> list[RankedToken]:
+    proba = pool.proba()
+    names, guess, p = pool.model.classes_.tolist(), proba.argmax(axis=1), proba.max(axis=1)
+    if strategy == "token_entropy":
+        scores = entr(proba).sum(axis=1)
+    elif strategy == "least_confidence":
+        scores = 1.0 - p
+    else:
+        two = np.partition(proba, -2, axis=1)[:, -2:]
+        scores = 1.0 - (two[:, 1] - two[:, 0])
+    at = np.flatnonzero(pool.is_open)
+    order = at[np.argsort(-scores[at], kind="stable")[:n]]
+    sequence = np.searchsorted(pool.known.offsets, order, side="right") - 1
+    position = order - pool.known.offsets[sequence]
+    labels = [names[k] for k in guess[order].tolist()]
+    columns = (pool.numbers[sequence], position, scores[order])
+    return list(map(RankedToken, *(c.tolist() for c in columns), labels, p[order].tolist()))
+
+
+def _spans(pool: _Pool, n: int | None) -> list[RankedSpan]:
+    codes = span_codes(pool.model.classes_.tolist())
+    before, parts = 0, []
+    for one in pool.posteriors():
+        rows, p = one.likely_spans(codes, LEAST_SPAN)
+        a = one.known.offsets[rows[:, 0]]
+        where = (rows[:, 0] + before, rows[:, 2] - a, rows[:, 3] + 1 - a, rows[:, 1])
+        parts.append(np.column_stack([*where, p]))
+        before += len(one.known.offsets) - 1
+    found = np.vstack(parts)
+    score = np.minimum(found[:, 4], 1.0 - found[:, 4])
+    found, score = found[score >= LEAST_SPAN], score[score >= LEAST_SPAN]
+    order = np.lexsort((*found.T[3::-1], -score))
+    asked, out = np.zeros(pool.data.n_tokens, dtype=bool), []
+    for k in order.tolist():
+        i, start, end, kind = map(int, found[k, :4])
+        tokens = slice(pool.known.offsets[i] + start, pool.known.offsets[i] + end)
+        if asked[tokens].any():
+            continue  # the answer to what it overlaps says much about it
+        asked[tokens] = True
+        place, guess = (int(pool.numbers[i]), start, end), codes.kinds[kind]
+        out.append(RankedSpan(*place, float(score[k]), guess, float(found[k, 4])))
+        if len(out) == n:
+            break
+    return out
