@@ -41,8 +41,6 @@ LONGEST = 3000
 RARE = 10
 #: residual, as a part of the right-hand side, of the steps
 TOLERANCE = 1e-7
-#: numbers in a matrix that is not worth being sparse
-DENSE = 2**16
 #: sequences whose parts are held at once
 BLOCK = 32
 
@@ -151,8 +149,12 @@ class LeftOut:
     @property
     def feasible(self) -> bool:
         """Whether matrices are small enough, and what is left out of them rare enough."""
-        longest = int(np.diff(self.offsets).max()) * self.n_labels
-        return self.rest <= max(RARE, len(self.weights) / 100) and longest <= LONGEST
+        n, lengths = len(self.weights), np.diff(self.offsets)
+        own = np.zeros(n, np.int64)
+        if self.edge is not None:
+            own += np.bincount(self._sequence(self.edge), minlength=n)
+        # no more coordinates of edges than meetings with edge weights, nor than such weights
+        edges = len(self.pairs) + np.minimum(own, len(self.place) - int(self.pair_weights))
 
     def solve(self) -> None:
         """Set the inverse of H over the common weights."""
@@ -227,7 +229,7 @@ class LeftOut:
         rows = np.concatenate([q + node.token * s + node.column, np.arange(q)])
         columns = np.concatenate([column, len(weights) + np.arange(q)])
         values = np.concatenate([node.value, np.ones(q)])
-        jacobian = _matrix(values, rows, columns, (len(gold), len(weights) + q))
+        jacobian = sp.csc_array((values, (rows, columns)), shape=(len(gold), len(weights) + q))
         weights = np.concatenate([weights, names])
         scale = self.weights[i]
         return Part(weights, jacobian, edge, scale * w, scale * (mean - gold))
@@ -250,8 +252,7 @@ class LeftOut:
     def _reduced(self, part: Part) -> Reduced:
         place = self.place[part.weights]
         shared, w, j = place >= 0, part.covariance, part.jacobian
-        alone = j[:, ~shared]
-        alone = alone.toarray() if sp.issparse(alone) else alone
+        alone = j[:, ~shared].toarray()
         w_alone = w @ alone
         inner = alone.T @ w_alone
         # the precision of a weight without this sequence: c2 and what others tell of it
@@ -266,16 +267,6 @@ class LeftOut:
         """What sequence i adds to H, and where."""
         places, j, w, _, _ = self._reduced(self._part(i))
         return places, j.T @ (j.T @ w).T
-
-
-def _matrix(values: Floats, rows: Ints, columns: Ints, shape: tuple[int, int]) -> Any:
-    """A matrix of these entries: dense if small, where a sparse one costs more to make than to
-    multiply with."""
-    if shape[0] * shape[1] > DENSE:
-        return sp.csc_array((values, (rows, columns)), shape=shape)
-    out = np.zeros(shape)
-    np.add.at(out, (rows, columns), values)
-    return out
 
 
 @loop
