@@ -190,10 +190,13 @@ def draw(task: Task, curves: dict[str, Curve], path: Path) -> None:
     for name, curve in curves.items():
         n = len(task.sizes) if name != "random" else len(task.sizes) + 1
         mean, sd = curve.score.mean(axis=0)[:n], curve.score.std(axis=0)[:n]
-        style = {"color": "black", "linewidth": 2.5} if name == "random" else {"linewidth": 1.2}
+        # a strategy has the same colour in all figures
+        style: Any = {"color": f"C{list(STRATEGIES).index(name)}", "linewidth": 1.2}
+        if name == "random":
+            style = {"color": "black", "linewidth": 2.5}
         for axis, amounts in ((left, curve.sizes[:n]), (right, curve.tokens.mean(axis=0)[:n])):
-            [line] = axis.plot(amounts, mean, label=name, **style)
-            axis.fill_between(amounts, mean - sd, mean + sd, color=line.get_color(), alpha=0.08)
+            axis.plot(amounts, mean, label=name, **style)
+            axis.fill_between(amounts, mean - sd, mean + sd, color=style["color"], alpha=0.08)
     left.set(xlabel="labelled sequences", ylabel=task.measure, title=task.title)
     right.set(xlabel="labelled tokens")
     right.legend(fontsize=8, loc="lower right")

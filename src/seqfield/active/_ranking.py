@@ -109,7 +109,8 @@ def rank(
         sequence without open labels is never ranked
     per_token : score by open token, if reading tokens is what costs: entropy and expected spans
         are divided by their number l, and the confidence is p(best)^(1/l). Without it long
-        sequences are favoured, which is right if each sequence costs the same
+        sequences are favoured, which is right if each sequence costs the same; with it noisy
+        ones may be, whose doubts no label removes
     diversity : from 0 (off) to 1, for a batch that is labelled at once: the weight of being
         unlike those ranked before, and those that ``y`` labels in full. A sequence is worth
         score^(1 - diversity) v^diversity with v = 1 - max k^2 over these, k being the kernel,

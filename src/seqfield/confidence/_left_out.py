@@ -33,8 +33,8 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: weights in the dense matrix: half a gigabyte, and 20 seconds of one core for the inverse
-LARGEST = 8000
+#: weights in the dense matrix: 200 MB, and some five seconds of one core for the inverse
+LARGEST = 5000
 #: coordinates of the longest sequence, of whose square some matrices are
 LONGEST = 3000
 #: weights that more sequences than this, and more than 1 % of them, meet are never unshared
@@ -136,7 +136,7 @@ class LeftOut:
         self.pairs = np.flatnonzero(tables.pair_weight >= 0)
         self.pair_weights = tables.pair_weight.ravel()[self.pairs]
         self.scores = scores
-        met = self._met(architecture.n_parameters)
+        met, self.sizes = self._counts(architecture.n_parameters)
         common = np.argsort(-met, kind="stable")[:LARGEST]
         self.common = np.sort(common[met[common] > 1])
         self.place = np.full(len(met), -1)
@@ -149,12 +149,8 @@ class LeftOut:
     @property
     def feasible(self) -> bool:
         """Whether matrices are small enough, and what is left out of them rare enough."""
-        n, lengths = len(self.weights), np.diff(self.offsets)
-        own = np.zeros(n, np.int64)
-        if self.edge is not None:
-            own += np.bincount(self._sequence(self.edge), minlength=n)
-        # no more coordinates of edges than meetings with edge weights, nor than such weights
-        edges = len(self.pairs) + np.minimum(own, len(self.place) - int(self.pair_weights))
+        rare = self.rest <= max(RARE, len(self.weights) / 100)
+        return rare and int(self.sizes.max()) <= LONGEST
 
     def solve(self) -> None:
         """Set the inverse of H over the common weights."""
@@ -169,10 +165,12 @@ class LeftOut:
         for a in range(0, len(every), BLOCK):
             for places, block in run(self._curvature, every[a : a + BLOCK], self.n_jobs):
                 add_block(h, places, block)
-        root, failed = scipy.linalg.lapack.dpotrf(h, lower=1, overwrite_a=1)
-        if failed:
-            raise InputError("the second derivative is not positive definite: raise c2")
-        self.inverse = scipy.linalg.lapack.dpotri(root, lower=1, overwrite_c=1)[0]
+        self.inverse = h
+        if len(h):
+            root, failed = scipy.linalg.lapack.dpotrf(h, lower=1, overwrite_a=1)
+            if failed:
+                raise InputError("the second derivative is not positive definite: raise c2")
+            self.inverse = scipy.linalg.lapack.dpotri(root, lower=1, overwrite_c=1)[0]
 
     def move(self, i: int) -> Move:
         """What the scores of sequence i change by without it."""
@@ -200,15 +198,19 @@ class LeftOut:
         np.add.at(by_pair, (edge.token, edge.column), edge.value * change[edge.weight])
         return Move(change[n_edge:].reshape(t, s), by_pair.reshape(t, s, s))
 
-    def _met(self, n: int) -> Ints:
-        """How many sequences meet each weight (n,)."""
-        out = np.zeros(n, np.int64)
+    def _counts(self, n: int) -> tuple[Ints, Ints]:
+        """How many sequences meet each of n weights, and how many coordinates each sequence has."""
+        met = np.zeros(n, np.int64)
+        met[self.pair_weights] = len(self.weights)
+        sizes = self.n_labels * np.diff(self.offsets) + len(self.pairs)
         for part in (self.node, self.edge):
             if part is not None:
                 sequence = np.searchsorted(self.offsets, part.token, side="right") - 1
-                out += np.bincount(np.unique(sequence * n + part.weight) % n, minlength=n)
-        out[self.pair_weights] = len(self.weights)
-        return out
+                both = np.unique(sequence * n + part.weight)
+                met += np.bincount(both % n, minlength=n)
+                if part is self.edge:
+                    sizes += np.bincount(both // n, minlength=len(sizes))
+        return met, sizes
 
     def _part(self, i: int) -> Part:
         first, last, s = int(self.offsets[i]), int(self.offsets[i + 1]), self.n_labels

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class SuspectLabel(NamedTuple):
-    """A given label that a model finds less probable than another.
+    """A given label, the most probable other one, and the probability of the given one.
 
     ``score`` is its quality from 0 to 1, by which suspects are ranked; lower is worse.
     """
@@ -64,8 +64,8 @@ def label_errors(
         is not fitted, with a fit
     score : "self_confidence": the probability of the given label; "normalized_margin": by how much
         it exceeds that of the best other label, moved to the range from 0 to 1
-    unit : "token" gives every suspect token; "sequence" the worst one of each sequence, so that
-        sequences are ranked by the lowest score of their tokens
+    unit : "token" gives all suspect tokens; "sequence" the worst token of every sequence with known
+        labels, suspect or not, so that sequences are ranked by the lowest score of their tokens
 
     >>> import seqfield as sf
     >>> X = 5 * [["the", "cat", "sat"], ["a", "dog", "ran"], ["the", "dog", "sat"]]
@@ -89,16 +89,13 @@ def label_errors(
     elif proba is None:
         raise InputError(f"method must be 'cross_val' or 'leave_one_out', got {method!r}")
     targets = task.labels.encode(task.rows, estimator_of(model)[1].missing_label)
-    ranked = _ranked(task, proba, targets, score)
-    if unit == "token":
-        return ranked
-    worst: dict[int, SuspectLabel] = {}
-    for suspect in ranked:
-        worst.setdefault(suspect.sequence, suspect)
-    return list(worst.values())
+    return _ranked(task, proba, targets, score, every=unit == "sequence")
 
 
-def _ranked(task: Task, proba: list[Floats], targets: Targets, score: str) -> list[SuspectLabel]:
+def _ranked(
+    task: Task, proba: list[Floats], targets: Targets, score: str, *, every: bool
+) -> list[SuspectLabel]:
+    """Suspect tokens, or the worst token of every sequence."""
     p = _stacked(proba, targets, len(task.labels))
     given = targets.mask(p.shape[1])
     tokens, known = np.arange(len(p)), ~given.all(axis=1)
@@ -108,9 +105,12 @@ def _ranked(task: Task, proba: list[Floats], targets: Targets, score: str) -> li
     quality = inside
     if score == "normalized_margin":
         quality = 0.5 * (inside - outside[tokens, best] + 1.0)
-    found = np.flatnonzero(known & ~given[tokens, p.argmax(axis=1)])
+    found = np.flatnonzero(known & (every | ~given[tokens, p.argmax(axis=1)]))
     found = found[np.argsort(quality[found], kind="stable")]
     sequence = np.searchsorted(targets.offsets, found, side="right") - 1
+    if every:
+        first = np.sort(np.unique(sequence, return_index=True)[1])
+        found, sequence = found[first], sequence[first]
     places = zip(sequence.tolist(), (found - targets.offsets[sequence]).tolist(), strict=True)
     return [
         SuspectLabel(

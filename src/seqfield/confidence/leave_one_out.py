@@ -67,10 +67,10 @@ def leave_one_out_proba(
     solver="sgd" it is not. Labels may be missing.
 
     Cost: for a CRF some milliseconds of dense algebra a sequence, O(T^2 S^2) in memory, and one
-    inverse, of the size of the number of weights that several sequences meet. Up to 8000 of them
+    inverse, of the size of the number of weights that several sequences meet. Up to 5000 of them
     are treated exactly; beyond, those that few sequences meet are taken as if each of these had its
     own. All told it takes about as long as cross-validation in ten folds, and 20 to 50 times
-    less than as many fits as there are sequences. Where the common weights are more than 8000 or a
+    less than as many fits as there are sequences. Where the common weights are more than 5000 or a
     sequence has T S > 3000, where labels are known in part, and for GPSC, each step is solved by
     conjugate gradients, at the price of 10 to 30 gradients of the objective a sequence: somewhat
     less than a fit for each.
@@ -130,7 +130,8 @@ def choose_c2(
     """The c2 whose `leave_one_out_proba` gives sequences the highest mean log p(y | x).
 
     One fit and its leave-one-out for each candidate; ``model`` is any that `leave_one_out_proba`
-    supports, and need not be fitted.
+    supports, and need not be fitted. Where c2 is small and steps are large, the approximation is
+    too kind: of values that are nearly as good, take the larger one.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
