@@ -172,6 +172,13 @@ def test_bad_data_are_named_before_any_fit():
     y[9] = [*y[9], "A"]
     with pytest.raises(LabelError, match="sequence 9"):
         sf.cross_val_proba(sf.CRF(), X, y)
+    for wrong, message in (
+        (5, "list of sequences"),
+        ([], "no sequences"),
+        ([["a"], []], "1 is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sf.cross_val_proba(sf.CRF(), wrong, y)
     with pytest.raises(LabelError, match="'C' occurs in y but not in classes"):
         sf.cross_val_proba(sf.CRF(classes=["A", "B"]), *sentences())
     with pytest.raises(CapabilityError, match="estimator of seqfield"):

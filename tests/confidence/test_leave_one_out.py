@@ -180,10 +180,13 @@ def test_direct_and_conjugate_gradients_agree(loss, monkeypatch):
     model = crf(loss=loss).fit(X, y)
     direct = leave_one_out_proba(model, X, y)
     monkeypatch.setattr(_left_out, "LONGEST", 0)
-    iterative = leave_one_out_proba(model, X, y)
-    assert np.abs(direct.log_likelihood - iterative.log_likelihood).max() < 1e-4
-    for a, b in zip(direct.proba, iterative.proba, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+    rough = leave_one_out_proba(model, X, y)
+    change = np.abs(direct.log_likelihood - model.log_likelihood(X, y)).mean()
+    assert np.abs(direct.log_likelihood - rough.log_likelihood).mean() < 0.01 * change
+    monkeypatch.setattr("seqfield.confidence.leave_one_out.TOLERANCE", 1e-7)
+    fine = leave_one_out_proba(model, X, y)
+    np.testing.assert_allclose(fine.log_likelihood, direct.log_likelihood, atol=1e-6)
+    np.testing.assert_allclose(np.vstack(fine.proba), np.vstack(direct.proba), atol=1e-6)
 
 
 # --- against refits ---------------------------------------------------------------------------
@@ -267,10 +270,11 @@ def test_without_a_part_in_the_fit_nothing_changes():
     assert np.abs(left.proba[4] - before[4]).max() > 1e-3
 
 
-def test_without_the_only_sequence_nothing_is_known():
-    X, y = [[("a", "x"), ("b", "y")]], [["A", "B"]]
-    found = leave_one_out_proba(crf(c2=10.0).fit(X, y), X, y)
-    np.testing.assert_allclose(found.proba[0], 0.5, atol=1e-4)
+@pytest.mark.parametrize("model", [crf(c2=10.0), gpsc(c2=10.0)], ids=["crf", "gpsc"])
+def test_without_the_only_sequence_nothing_is_known(model):
+    X, y = words(1) if isinstance(model, sf.CRF) else points(1)
+    found = leave_one_out_proba(model.fit(X, y), X, y)
+    np.testing.assert_allclose(found.proba[0], 1 / len(model.classes_), atol=1e-4)
 
 
 def test_constraints_and_calibration_hold():
@@ -303,6 +307,18 @@ def test_blocks_threads_and_forms_of_input(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "model", [crf(), gpsc(), gpsc(n_landmarks=20)], ids=["crf", "gpsc", "landmarks"]
+)
+def test_models_from_files(model, tmp_path):
+    X, y = words() if isinstance(model, sf.CRF) else points()
+    model.fit(X, y).save(tmp_path / "model.sf")
+    wanted = leave_one_out_proba(model, X, y).log_likelihood
+    found = leave_one_out_proba(sf.load(tmp_path / "model.sf"), X, y).log_likelihood
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+    assert (wanted < model.log_likelihood(X, y)).mean() > 0.8
+
+
+@pytest.mark.parametrize(
     "model",
     [
         sf.CRF(c1=0.1, c2=1.0),
@@ -311,6 +327,7 @@ def test_blocks_threads_and_forms_of_input(monkeypatch):
         sf.CRF(c2=0.0, tol=1e-2),
         sf.GPSC("rbf", method="sparse"),
         sf.GPSC("rbf", posterior="laplace"),
+        sf.GPSC("rbf", n_landmarks=5, landmarks="random"),
         sf.HMM(),
     ],
     ids=lambda model: type(model).__name__,

@@ -26,9 +26,10 @@ from seqfield.architectures._maps import Table
 from seqfield.architectures.linear import Linear, Tables
 from seqfield.chain import ChainScores, marginals
 from seqfield.errors import InputError
+from seqfield.estimators._objective import even_bounds
 from seqfield.labels import Targets
 from seqfield.linalg.krylov import conjugate_gradients
-from seqfield.sequences import Sequences
+from seqfield.sequences import Sequences, offsets_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,8 +42,8 @@ LONGEST = 3000
 RARE = 10
 #: residual, as a part of the right-hand side, of the steps
 TOLERANCE = 1e-7
-#: sequences whose parts are held at once
-BLOCK = 32
+#: numbers in the covariances that are held at once
+HELD = 2**24
 
 
 class Meetings(NamedTuple):
@@ -158,13 +159,17 @@ class LeftOut:
         if self.rest > 1:
             for i in every:
                 part = self._part(i)
-                j = part.jacobian
-                self.told[part.weights] += (j * (part.covariance @ j)).sum(axis=0)
+                unshared = self.place[part.weights] < 0
+                alone = part.jacobian[:, unshared].toarray()
+                told = (alone * (part.covariance @ alone)).sum(axis=0)
+                self.told[part.weights[unshared]] += told
         h = np.zeros((len(self.common),) * 2, order="F")
         h[np.diag_indices_from(h)] = self.c2
-        for a in range(0, len(every), BLOCK):
-            for places, block in run(self._curvature, every[a : a + BLOCK], self.n_jobs):
-                add_block(h, places, block)
+        cells = offsets_of(self.sizes**2)
+        for a, b in even_bounds(cells, 1 + int(cells[-1]) // HELD):
+            parts = run(lambda i: self._reduced(self._part(i)), every[a:b], self.n_jobs)
+            for places, j, w, _, _ in parts:
+                add_curvature(h, places, j.indptr, j.indices, j.data, w)
         self.inverse = h
         if len(h):
             root, failed = scipy.linalg.lapack.dpotrf(h, lower=1, overwrite_a=1)
@@ -265,11 +270,6 @@ class LeftOut:
         own = alone @ ((alone.T @ part.slope) / precision)
         return Reduced(place[shared], j[:, shared], w, part.slope, own)
 
-    def _curvature(self, i: int) -> tuple[Ints, Floats]:
-        """What sequence i adds to H, and where."""
-        places, j, w, _, _ = self._reduced(self._part(i))
-        return places, j.T @ (j.T @ w).T
-
 
 @loop
 def covariances(
@@ -326,16 +326,26 @@ def covariances(
 
 
 @loop
-def add_block(matrix: Any, places: Any, block: Any) -> None:
-    """Add to rows and columns of a symmetric matrix of which the lower triangle counts."""
-    for j in range(places.shape[0]):
-        for i in range(j, places.shape[0]):
-            matrix[places[i], places[j]] += block[i, j]
+def add_curvature(
+    matrix: Any, places: Any, starts: Any, rows: Any, values: Any, covariance: Any
+) -> None:
+    """Add J' W J to the lower triangle of a matrix, the columns of J (CSC) going to ``places``."""
+    image = np.empty(covariance.shape[0])
+    for a in range(places.shape[0]):
+        image[:] = 0.0
+        for k in range(starts[a], starts[a + 1]):
+            for f in range(image.shape[0]):
+                image[f] += values[k] * covariance[rows[k], f]
+        for b in range(a, places.shape[0]):
+            total = 0.0
+            for k in range(starts[b], starts[b + 1]):
+                total += values[k] * image[rows[k]]
+            matrix[places[b], places[a]] += total
 
 
 @loop
 def block_of(matrix: Any, places: Any) -> Any:
-    """Rows and columns of such a matrix, ``places`` rising."""
+    """Rows and columns, at rising places, of a symmetric matrix with a lower triangle alone."""
     n = places.shape[0]
     out = np.empty((n, n))
     for j in range(n):

@@ -17,7 +17,7 @@ from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._lawful import repaired
 from seqfield.estimators._progress import progress
 from seqfield.labels import LabelSet, nested
-from seqfield.sequences import Sequences, as_sequences, offsets_of
+from seqfield.sequences import Offsets, Sequences, as_sequences, check_offsets, offsets_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,11 +38,10 @@ class Task(NamedTuple):
 
 def task_of(model: Any, X: Any, y: Any, lengths: Any = None) -> Task:
     """X and y in forms that can be cut into folds, and the labels a fit to all of them has."""
-    if lengths is not None or isinstance(X, np.ndarray) or hasattr(X, "tocsr"):
+    if lengths is not None or getattr(X, "ndim", None) == 2:
         X = as_sequences(X, lengths)
-    X = X if isinstance(X, Sequences) else list(X)
-    sizes = X.lengths if isinstance(X, Sequences) else [_length(row) for row in X]
-    rows = nested(y, offsets_of(sizes), flat=lengths is not None)
+    X, offsets = (X, X.offsets) if isinstance(X, Sequences) else _listed(X)
+    rows = nested(y, offsets, flat=lengths is not None)
     last = estimator_of(model)[1]
     rows = repaired(rows, last.scheme, last.on_violation, last.missing_label)
     return Task(X, rows, last._learn_labels(rows))
@@ -169,5 +168,13 @@ def _folds(n: int, cv: Any, groups: Any, random_state: Any) -> list[tuple[Ints, 
     return folds
 
 
-def _length(row: Any) -> int:
-    return int(row.shape[0]) if hasattr(row, "shape") else len(row)
+def _listed(X: Any) -> tuple[list[Any], Offsets]:
+    """X as a list, and the offsets of its sequences."""
+    try:
+        rows = list(X)
+        sizes = [row.shape[0] if hasattr(row, "shape") else len(row) for row in rows]
+    except TypeError as error:
+        raise InputError(f"X must be a list of sequences of tokens: {error}") from error
+    offsets = offsets_of(sizes)
+    check_offsets(offsets, sum(sizes))
+    return rows, offsets

@@ -84,7 +84,8 @@ def label_errors(
     elif proba is None and method == "leave_one_out":
         fitted = model
         if not hasattr(model, "classes_"):
-            fitted = clone(model).fit(task.X, task.rows, sample_weight=sample_weight)
+            weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
+            fitted = clone(model).fit(task.X, task.rows, **weighted)
         proba = leave_one_out_proba(fitted, task.X, task.rows, sample_weight=sample_weight).proba
     elif proba is None:
         raise InputError(f"method must be 'cross_val' or 'leave_one_out', got {method!r}")
