@@ -12,6 +12,7 @@ from seqfield import chain
 from seqfield.chain import ChainScores, _chunks
 from seqfield.chain._numba import RANGE, TINY
 from seqfield.chain.reference import enumerate_labellings
+from seqfield.data.schemes import SpanCodes
 from seqfield.errors import InputError, NoPathError
 
 
@@ -68,6 +69,22 @@ def subtracted(scores, labels, weights, *, each=False):
     return [np.array(total), d_node, d_edge]
 
 
+def spans_of(scores):
+    """The first label as one that is no span, the others as the begins of spans."""
+    kind = np.arange(scores.n_labels) - 1
+    no = np.zeros(scores.n_labels, bool)
+    return SpanCodes(kind, ~no, no, [str(k) for k in kind[1:]])
+
+
+def first_spans(scores, n_jobs):
+    """The probability of the first span that each sequence is likely to have."""
+    found = chain.likely_spans(scores, spans_of(scores), 0.01, n_jobs=n_jobs)
+    sequences, first = np.unique(found.rows[:, 0], return_index=True)
+    out = np.zeros(scores.n_sequences)
+    out[sequences] = found.probability[first]
+    return out
+
+
 CALLS = {
     "log_partition": lambda x, a, **kw: chain.log_partition(x, **kw),
     "marginals": lambda x, a, **kw: [
@@ -97,9 +114,26 @@ CALLS = {
     ],
 }
 CALLS["others"] = lambda x, a, **kw: chain.others(x, a.gold, n_jobs=kw.get("n_jobs"))
+CALLS["window_prob"] = lambda x, a, **kw: chain.window_prob(
+    x, x.offsets[:-1], [np.ones((1, x.n_labels), bool)] * x.n_sequences, n_jobs=kw.get("n_jobs")
+)
+CALLS["span_prob"] = lambda x, a, **kw: chain.span_prob(
+    x,
+    spans_of(x),
+    [(i, 0, t, t) for i, t in enumerate(x.offsets[:-1])],
+    n_jobs=kw.get("n_jobs"),
+)
+CALLS["likely_spans"] = lambda x, a, **kw: first_spans(x, kw.get("n_jobs"))
 CALLS["subtract_path"] = lambda x, a, **kw: subtracted(x, a.gold, a.weights)
 WITHOUT_CHUNKS = ("hamming_augmented", "subtract_path")
-WITHOUT_ALLOWED = (*WITHOUT_CHUNKS, "viterbi_by_distance", "others")
+WITHOUT_ALLOWED = (
+    *WITHOUT_CHUNKS,
+    "viterbi_by_distance",
+    "others",
+    "window_prob",
+    "span_prob",
+    "likely_spans",
+)
 every_function = pytest.mark.parametrize("name", list(CALLS))
 
 

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import Pipeline
 
 import seqfield as sf
@@ -36,7 +36,7 @@ from seqfield.estimators._files import REGISTRY
 
 NAMES = list(REGISTRY)
 TIGHT = {"tol": 1e-13, "max_iter": 5000}
-ROUNDS, SWEEPS = 100, 30
+ROUNDS, SWEEPS = 60, 20
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 
 
@@ -273,20 +273,26 @@ def test_grid_search(name):
 
 
 @every
-@pytest.mark.parametrize("scorer", sf.metrics.SCORERS)
-def test_cross_validation_with_every_scorer(name, scorer):
-    score = sf.metrics.get_scorer(scorer)
+def test_cross_validation_with_every_scorer(name):
     model = make(name)
-    able(score, clone(model).fit(WORDS, BIO), WORDS, BIO)
-    found = cross_val_score(model, WORDS, BIO, scoring=score, cv=3, error_score="raise")
-    assert found.shape == (3,)
-    assert np.isfinite(found).all()
+    once = clone(model).fit(WORDS, BIO)
+    scorers = {}
+    for scorer in sf.metrics.SCORERS:
+        try:
+            sf.metrics.get_scorer(scorer)(once, WORDS, BIO)
+        except CapabilityError:
+            continue  # of probabilities, which the model does not have
+        scorers[scorer] = sf.metrics.get_scorer(scorer)
+    assert "span_f1" in scorers
+    found = cross_validate(model, WORDS, BIO, scoring=scorers, cv=3, error_score="raise")
     folds = [np.arange(5), np.arange(5, 10), np.arange(10, 14)]
-    for got, held in zip(found, folds, strict=True):
+    for k, held in enumerate(folds):
         rest = np.setdiff1d(np.arange(14), held)
         part = clone(model).fit([WORDS[i] for i in rest], [BIO[i] for i in rest])
-        want = score(part, [WORDS[i] for i in held], [BIO[i] for i in held])
-        assert got == pytest.approx(want, rel=1e-12)
+        for scorer, score in scorers.items():
+            want = score(part, [WORDS[i] for i in held], [BIO[i] for i in held])
+            assert np.isfinite(want)
+            assert found[f"test_{scorer}"][k] == pytest.approx(want, rel=1e-12)
 
 
 @every
@@ -594,10 +600,10 @@ def test_scaling_weights_and_penalty_changes_nothing(name):
 
 @pytest.fixture(scope="module")
 def large():
-    """Enough tokens for several shards."""
-    X, y = numeric(n=1500, s=4, seed=5, longest=12)
+    """Enough tokens for several shards; few distinct ones, for those who have a gram matrix."""
+    X, y = numeric(n=1200, s=4, seed=5, longest=12)
     assert sum(map(len, X)) > 3 * 2048
-    return X, y
+    return [np.round(x) for x in X], y
 
 
 @every
