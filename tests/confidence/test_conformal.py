@@ -374,3 +374,24 @@ def test_bad_spans_and_models_are_named(chain):
         TokenSets(scores_only).fit(X, y)
     with pytest.raises(CapabilityError):
         SpanSets(sf.GPSL().fit(X[:10], y[:10])).fit(X, y)
+
+
+def test_training_sequences_serve_with_left_out_probabilities():
+    """In-sample probabilities promise too much; left-out ones keep the promise on new sequences."""
+    X, y = sf.load_ingredients("train")
+    new = sf.load_ingredients("test")
+    model = sf.CRF(c2=0.1).fit(X[:120], y[:120])
+    left = sf.leave_one_out_proba(model, X[:120], y[:120]).proba
+    naive = sf.conformal.TokenSets(model, 0.95).fit(X[:120], y[:120])
+    honest = sf.conformal.TokenSets(model, 0.95).fit(X[:120], y[:120], proba=left)
+
+    def covered(sets):
+        rows = zip(sets.predict(new[0]), new[1], strict=True)
+        return np.mean([np.mean([g in s for s, g in zip(*row, strict=True)]) for row in rows])
+
+    assert covered(naive) < 0.9
+    assert covered(honest) > 0.93
+    with pytest.raises(InputError, match="one row for each token"):
+        sf.conformal.TokenSets(model).fit(X[:120], y[:120], proba=left[:3])
+    with pytest.raises(InputError, match="columns, but the model has"):
+        sf.conformal.TokenSets(model).fit(X[:120], y[:120], proba=[p[:, :2] for p in left])

@@ -95,8 +95,13 @@ class TokenSets(BaseEstimator):  # type: ignore[misc]
         self.score = score
         self.per = per
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Find the threshold on calibration sequences, in any form that the model takes."""
+    def fit(self, X: Any, y: Any, *, proba: list[Floats] | None = None) -> Self:
+        """Find the threshold on calibration sequences, in any form that the model takes.
+
+        With ``proba``, probabilities of their labels by models that have not seen them
+        (`seqfield.cross_val_proba`, `seqfield.leave_one_out_proba`), X and y may be what the model
+        was trained on; the promise then holds as far as those models are like this one.
+        """
         number("coverage", self.coverage, low=0, high=1)
         if self.score not in ("threshold", "cumulative"):
             raise InputError(f"score must be 'threshold' or 'cumulative', got {self.score!r}")
@@ -105,7 +110,11 @@ class TokenSets(BaseEstimator):  # type: ignore[misc]
         decoded = decode(self.model, X)
         gold = gold_codes(self.model, decoded, y)
         known = np.flatnonzero(gold >= 0)
-        scores = self._scores(X, decoded)[known, gold[known]]
+        if proba is None:
+            table = self._scores(X, decoded)
+        else:  # no label is the decoded one: scores are rather too high, and sets too large
+            table = self._of(_checked_proba(proba, decoded))
+        scores = table[known, gold[known]]
         _, sequence, sizes = np.unique(
             decoded.sequence[known], return_inverse=True, return_counts=True
         )
@@ -144,10 +153,25 @@ class TokenSets(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any, decoded: Decoded) -> Floats:
         """(N, S): sets hold labels of low score."""
-        p = np.vstack(self.model.predict_proba(X))
-        scores = _mass_before(p) if self.score == "cumulative" else 1.0 - p
-        scores[np.arange(len(p)), decoded.codes] = 0.0
+        scores = self._of(np.vstack(self.model.predict_proba(X)))
+        scores[np.arange(len(scores)), decoded.codes] = 0.0
         return scores
+
+    def _of(self, p: Floats) -> Floats:
+        return _mass_before(p) if self.score == "cumulative" else 1.0 - p
+
+
+def _checked_proba(proba: list[Floats], decoded: Decoded) -> Floats:
+    """Probabilities as one array (N, S)."""
+    sizes = np.diff(decoded.offsets).tolist()
+    if [len(block) for block in proba] != sizes:
+        raise InputError("proba must have one row for each token of each sequence of X")
+    flat = np.vstack(proba).astype(np.float64)
+    if flat.shape[1] != len(decoded.names):
+        raise InputError(
+            f"proba has {flat.shape[1]} columns, but the model has {len(decoded.names)} labels"
+        )
+    return flat
 
 
 class SpanSets(BaseEstimator):  # type: ignore[misc]
