@@ -41,6 +41,7 @@ class CoverageWarning(UserWarning):
 
 
 # scikit-learn has no types, so its classes are Any to mypy
+# scikit-learn has no types, so its classes are Any to mypy
 class TokenSets(BaseEstimator):  # type: ignore[misc]
     """For each token a set of labels, so that the right ones are in them as often as asked for.
 
