@@ -299,7 +299,7 @@ def test_spans(model, known):
             p = one.expect(lambda y, span=(kind, start, end): span in spans(y))
             if min(p, 1 - p) >= 0.05:
                 want[i, start, end, kind] = p
-    order = sorted(want, key=lambda at: (-min(want[at], 1 - want[at]), at))
+    order = sorted(want, key=lambda at: (-round(min(want[at], 1 - want[at]), 12), at))
     kept: list = []
     for at in order:
         if not any(a[0] == at[0] and a[1] < at[2] and at[1] < a[2] for a in kept):

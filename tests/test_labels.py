@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import seqfield as sf
-from seqfield.errors import LabelError
+from seqfield.errors import InputError, LabelError
 from seqfield.labels import LabelSet, Targets, is_missing, nested
 from seqfield.sequences import offsets_of
 
@@ -129,6 +129,7 @@ def test_targets_of_chosen_sequences(partial):
         assert part.offsets.tolist() == whole.offsets.tolist()
         assert part.codes.tolist() == whole.codes.tolist()
         np.testing.assert_array_equal(part.mask(2), whole.mask(2))
+        assert (part.allowed is None) == (whole.allowed is None)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,11 @@ def test_unknown_labels_at_scoring(method):
         score(X, None)
     with pytest.raises(LabelError, match="sequence 3: X has 4 tokens but y has 1"):
         score(X, [*y[:3], ["a"]])
+
+
+def test_a_missing_label_must_be_one():
+    with pytest.raises(InputError, match=r"missing_label must be .*\[1\]"):
+        LabelSet(["a", "b"]).encode([["a"]], missing_label=[1])
 
 
 def test_label_sets_refuse_duplicates_and_a_missing_label_among_them():

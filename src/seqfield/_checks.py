@@ -6,7 +6,30 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from seqfield.errors import InputError
+
+#: scores of this size are not known to 1, and probabilities come of their differences
+LARGEST = 1e15
+
+
+def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
+    """``value``, if it is one of the strings, booleans or None in ``allowed``; else an
+    `InputError`.
+
+    >>> choice("solver", "lbfgs", ("lbfgs", "newton"))
+    'lbfgs'
+    >>> choice("solver", "adam", ("lbfgs", "newton"))
+    Traceback (most recent call last):
+    seqfield.errors.InputError: solver must be one of 'lbfgs', 'newton', got 'adam'
+    """
+    if isinstance(value, np.bool_):
+        value = bool(value)
+    # 1 is not True here, and an array is equal to nothing
+    if any(value is one or (isinstance(value, str) and value == one) for one in allowed):
+        return value
+    raise InputError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def number(
@@ -35,3 +58,9 @@ def number(
     elif low > -math.inf:
         wanted += f" of at least {low:g}"
     raise InputError(f"{name} must be {wanted}, got {value!r}")
+
+
+def score_size(size: float, remedy: str = "scale the features or the kernel, or lower eta") -> None:
+    """Raise an `InputError` if scores are of a size that probabilities cannot come of."""
+    if not size < LARGEST:  # not a number neither
+        raise InputError(f"scores of the size {size:.3g} overflow: {remedy}")

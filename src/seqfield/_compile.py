@@ -16,21 +16,35 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Sums may be reordered and products fused, so that inner loops use vector instructions. Nothing
-# is assumed about NaN or infinity: -inf is a score like any other. A compiled function always
-# sums in the same order, so results do not depend on the number of threads.
-FAST = {"reassoc", "contract", "nsz"}
+# Products may be fused with sums. Nothing is assumed about NaN or infinity: -inf is a score like
+# any other. Sums keep their order: of a loop that writes to one array and reads another, LLVM
+# compiles a form for arrays that lie apart and one for arrays that may not, and which of them
+# runs depends on where the arrays happen to lie; so would the last bits, if it might reorder the
+# sums in one.
+FIXED = {"contract", "nsz"}
+# A loop that writes nothing but its sum has one form alone, in which sums may be reordered, so that
+# it uses vector instructions: the order is another, but always the same.
+REORDERED = FIXED | {"reassoc"}
 
 
 def loop(function: F) -> F:
     """Compile a function of arrays and scalars; the compiled code runs without the GIL."""
+    return _compiled(function, FIXED)
+
+
+def summing_loop(function: F) -> F:
+    """The same for long sums: its innermost loops may write to no array."""
+    return _compiled(function, REORDERED)
+
+
+def _compiled(function: F, fastmath: set[str]) -> F:
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, fastmath=FAST)(function))
+        return cast(F, numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError as error:
         # numba found no folder for its cache: compile anew in each process instead of failing
         if "cannot cache" not in str(error):
             raise
-        return cast(F, numba.njit(nogil=True, fastmath=FAST)(function))
+        return cast(F, numba.njit(nogil=True, fastmath=fastmath)(function))
 
 
 def is_cold(function: Any) -> bool:
@@ -43,4 +57,4 @@ def is_cold(function: Any) -> bool:
 
 def inlined(function: F) -> F:
     """Compile a small function that other loops call; inlined by LLVM, no cache of its own."""
-    return cast(F, numba.njit(nogil=True, fastmath=FAST)(function))
+    return cast(F, numba.njit(nogil=True, fastmath=FIXED)(function))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.errors import LabelError
+from seqfield.errors import InputError, LabelError
 from seqfield.sequences import Offsets, offsets_of, place_of, rows_of
 
 Codes = NDArray[np.int32]
@@ -34,8 +34,10 @@ class Targets:
     def __getitem__(self, chosen: Any) -> Targets:
         """The targets of chosen sequences (an index array)."""
         rows, offsets = rows_of(self.offsets, chosen)
-        allowed = None if self.allowed is None else self.allowed[rows]
-        return Targets(self.codes[rows], allowed, offsets)
+        codes = self.codes[rows]
+        if self.allowed is None or (codes >= 0).all():
+            return Targets(codes, None, offsets)
+        return Targets(codes, self.allowed[rows], offsets)
 
     def mask(self, n_labels: int) -> NDArray[np.bool_]:
         """``allowed`` as an array in any case."""
@@ -104,6 +106,8 @@ class LabelSet:
 
     def encode(self, y: Sequence[Any], missing_label: Any = None) -> Targets:
         """Codes and allowed sets; an unknown label is an error that names its place."""
+        if not isinstance(missing_label, Hashable):
+            raise InputError(f"missing_label must be what a label can be, got {missing_label!r}")
         if missing_label in self.index:
             raise LabelError(f"{missing_label!r} is both a label and the missing label")
         rows = [_listed(row) for row in y]

@@ -9,15 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
+from seqfield.errors import InputError
 from seqfield.linalg.vectors import add_scaled, dot
 
 Floats = NDArray[np.float64]
 #: v -> v* with <u, v> = u . v*
 Dual = Callable[[Floats], Floats]
+#: v -> how far below 0 rounding may take <v, v>
+Noise = Callable[[Floats], float]
 
 
 def _same(vector: Floats) -> Floats:
     return vector
+
+
+def _none(vector: Floats) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ class ElasticNet:
         shrunk = np.sign(gradient) * np.maximum(np.abs(gradient) - self.c1, 0.0)
         return np.where(theta == 0.0, shrunk, gradient + self.c1 * np.sign(theta))
 
-    def gap(self, theta: Floats, gradient: Floats, dual: Dual = _same) -> float:
+    def gap(
+        self, theta: Floats, gradient: Floats, dual: Dual = _same, noise: Noise = _none
+    ) -> float:
         """Bound on value minus optimum for a convex loss: |subgradient|^2 / (2 c2).
 
         It holds because the penalty makes the objective c2-strongly convex; without c2 there is
@@ -65,5 +74,12 @@ class ElasticNet:
         if self.c2 == 0.0:
             return np.inf
         v = self.pseudo_gradient(theta, gradient)
-        # a square, if rounding leaves it one
-        return max(0.0, float(dot(v, dual(v)))) / (2.0 * self.c2)
+        square = float(dot(v, dual(v)))
+        if square < 0.0:
+            if square < -noise(v):
+                raise InputError(
+                    f"the kernel is not positive semi-definite: a function has the squared norm "
+                    f"{square:.3g}"
+                )
+            square = 0.0
+        return square / (2.0 * self.c2)

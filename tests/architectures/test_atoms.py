@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from seqfield.architectures import atoms
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Lookup, Values
 from seqfield.estimators._objective import Objective
@@ -79,11 +80,17 @@ SETS = {
 every = pytest.mark.parametrize("kind", SETS)
 
 
-def build(kind, *, parts=1):
+@pytest.fixture(params=[True, False], ids=["held", "products"])
+def held(request):
+    """Whether values are held or come from products with the covariances."""
+    return request.param
+
+
+def build(kind, held, *, parts=1):
     """The atoms of a set, taken in so many batches."""
     atoms, wanted = SETS[kind]
     wanted = dict(wanted)
-    out = Atoms(S, covariances(wanted.pop("n_kernels", 1)), **wanted)
+    out = Atoms(S, covariances(wanted.pop("n_kernels", 1)), held=held, **wanted)
     for some in np.array_split(np.arange(len(atoms)), parts):
         assert out.add([atoms[k] for k in some]) == len(some)
     return out
@@ -117,9 +124,9 @@ def direct(architecture, coefficients, free):
 
 @every
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_norm_and_values_are_those_of_the_coefficients(kind, parts):
+def test_norm_and_values_are_those_of_the_coefficients(kind, parts, held):
     """|theta|^2 = c' K c + eta |B|^2 with K of inner products of atoms; values by the sum."""
-    architecture = build(kind, parts=parts)
+    architecture = build(kind, held, parts=parts)
     atoms, eta = architecture.atoms, architecture.eta
     assert sorted(atoms) == sorted(SETS[kind][0])
     rng = np.random.default_rng(1)
@@ -142,9 +149,9 @@ def test_norm_and_values_are_those_of_the_coefficients(kind, parts):
 
 
 @every
-def test_basis_is_orthonormal(kind):
+def test_basis_is_orthonormal(kind, held):
     """<q_i, q_j> = delta_ij, by coefficients of q in the atoms and inner products of those."""
-    architecture = build(kind, parts=2)
+    architecture = build(kind, held, parts=2)
     atoms, p = architecture.atoms, len(architecture.atoms)
     gram = np.array([[inner(a, b, architecture.eta) for b in atoms] for a in atoms])
     c = np.array([architecture.coefficients(unit) for unit in np.eye(p)])
@@ -166,8 +173,8 @@ def reproduced(values, atom):
 
 
 @every
-def test_at_atoms_is_the_reproducing_property(kind):
-    architecture = build(kind)
+def test_at_atoms_is_the_reproducing_property(kind, held):
+    architecture = build(kind, held)
     rng = np.random.default_rng(2)
     values = Values(rng.normal(size=(N, architecture.n_columns)), rng.normal(size=(S, S)))
     want = [reproduced(values, atom) for atom in architecture.atoms]
@@ -175,9 +182,9 @@ def test_at_atoms_is_the_reproducing_property(kind):
 
 
 @pytest.mark.parametrize("kind", [k for k in SETS if "kernels" not in k and "free" not in k])
-def test_projection(kind):
+def test_projection(kind, held):
     """Of a function in the span it is the function; of any other the rest is orthogonal."""
-    architecture = build(kind)
+    architecture = build(kind, held)
     rng = np.random.default_rng(3)
     theta = rng.normal(size=architecture.n_parameters)
     np.testing.assert_allclose(architecture.project(architecture.lift(theta)), theta, atol=1e-9)
@@ -191,9 +198,9 @@ def test_projection(kind):
 
 
 @every
-def test_coefficients_of_a_prefix(kind):
+def test_coefficients_of_a_prefix(kind, held):
     """The first weights alone are a function of the first atoms alone."""
-    architecture = build(kind, parts=2)
+    architecture = build(kind, held, parts=2)
     rng = np.random.default_rng(4)
     p = len(architecture.atoms)
     for k in range(p + 1):
@@ -205,11 +212,13 @@ def test_coefficients_of_a_prefix(kind):
         np.testing.assert_allclose(whole[k:], 0.0, atol=1e-12)
 
 
+@pytest.mark.parametrize("batch", [1, 3, 256])
 @pytest.mark.parametrize("together", [True, False])
-def test_dependent_atoms_are_left_out(together):
+def test_dependent_atoms_are_left_out(together, held, batch, monkeypatch):
     """A linear kernel of two features has two dimensions a column."""
+    monkeypatch.setattr(atoms, "BATCH", batch)
     x = np.random.default_rng(5).normal(size=(N, 2))
-    architecture = Atoms(S, [Matrix(None, None, x @ x.T, 1)])
+    architecture = Atoms(S, [Matrix(None, None, x @ x.T, 1)], held=held)
     wanted = [vertex(t, y) for t in range(N) for y in range(S)]
     if together:
         assert architecture.add(wanted) == 2 * S
@@ -224,31 +233,53 @@ def test_dependent_atoms_are_left_out(together):
     np.testing.assert_allclose(architecture.lift(theta).table, f.table, atol=1e-8)
 
 
-def test_a_token_of_zeros_is_left_out():
+def test_a_token_of_zeros_is_left_out(held):
     gram = np.diag([1.0, 0.0, 2.0] + [1.0] * (N - 3))
-    architecture = Atoms(S, [Matrix(None, None, gram, 1)])
+    architecture = Atoms(S, [Matrix(None, None, gram, 1)], held=held)
     assert architecture.add([vertex(1, 0), vertex(2, 0)]) == 1
     assert architecture.atoms == [vertex(2, 0)]
 
 
-def test_dependent_coordinates():
+def test_dependent_coordinates(held):
     """(t, a, b) - (t, a, c) - (u, a, b) + (u, a, c) = 0."""
-    architecture = Atoms(S, covariances(), eta=0.5)
+    architecture = Atoms(S, covariances(), eta=0.5, held=held)
     four = [coordinate(t, 1, b) for t in (2, 5) for b in (0, 2)]
     assert architecture.add(four) == 3
     assert architecture.add([coordinate(4, 1, 0), coordinate(4, 1, 2)]) == 1
 
 
-def test_empty_has_no_atoms():
-    full = build("two kernels with edges")
+def test_empty_has_no_atoms(held):
+    full = build("two kernels with edges", held)
     full.offset = Values(np.ones((N, full.n_columns)), np.ones((S, S)))
     empty = full.empty()
     assert (empty.atoms, empty.n_parameters, empty.offset) == ([], S * S, None)
+    assert empty.held is held
     values = empty.lift(np.zeros(S * S))
     assert not values.table.any()
     assert not values.transitions.any()
     assert values.table.shape == (N, S + S * S)
     assert empty.add(full.atoms) == len(full.atoms)
+
+
+def test_products_ask_for_the_tokens_of_atoms_alone():
+    asked = []
+
+    class Asked(Matrix):
+        def columns_times(self, chosen, v):
+            asked.append(("columns", chosen.tolist()))
+            return super().columns_times(chosen, v)
+
+        def rows_times(self, rows, v):
+            asked.append(("rows", rows.tolist()))
+            return super().rows_times(rows, v)
+
+        def multiply(self, v):
+            raise AssertionError
+
+    architecture = Atoms(S, [Asked(None, None, GRAMS[0], 1)], held=False)
+    architecture.add([coordinate(5, 1, 2), vertex(2, 0), vertex(2, 1)])
+    objective(architecture).value_and_grad(np.ones(3))
+    assert asked == [("columns", [2, 5]), ("rows", [2, 5])]
 
 
 def objective(architecture, loss=None, seed=0):
@@ -276,8 +307,8 @@ def objective(architecture, loss=None, seed=0):
     "loss", [LogLoss(), LogLoss(1.5), MarginalLoss()], ids=["log", "margin", "marginal"]
 )
 @pytest.mark.parametrize("offset", [False, True])
-def test_gradient(kind, loss, offset):
-    architecture = build(kind)
+def test_gradient(kind, loss, offset, held):
+    architecture = build(kind, held)
     rng = np.random.default_rng(7)
     if offset:
         size = (N, architecture.n_columns)

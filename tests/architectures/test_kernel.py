@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqfield.architectures._maps import DenseMap
-from seqfield.architectures.kernel import Features, Gram
+from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
+from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
 from seqfield.estimators._objective import Objective
 from seqfield.labels import LabelSet
@@ -37,8 +37,8 @@ def goal(architecture, rows, loss, offsets, targets, weights, c2=0.3):
     )
 
 
-def features(root, eta=1.0):
-    return Features(3, DenseMap(root.shape[1], 3), eta)
+def rooted(root, eta=1.0):
+    return Rooted(3, root, eta)
 
 
 def in_gram(gram, eta=1.0):
@@ -59,26 +59,22 @@ def test_linear_kernel_is_the_linear_model(loss):
     root, dual = eigen_factor(x @ x.T)
     assert root.shape[1] == x.shape[1]
     linear = Linear.build(Sequences(x, offsets), targets, 3, observed=False)
-    whitened, plain = features(root), in_gram(x @ x.T)
+    whitened, plain = rooted(root), in_gram(x @ x.T)
     tight = LBFGS(max_iter=5000, tol=1e-14)
     goals = (
         goal(linear, x, LOSSES[loss], offsets, targets, weights),
-        goal(whitened, root, LOSSES[loss], offsets, targets, weights),
+        goal(whitened, numbers(offsets), LOSSES[loss], offsets, targets, weights),
         goal(plain, numbers(offsets), LOSSES[loss], offsets, targets, weights),
     )
     a, b, c = (tight.minimise(g, np.zeros(g.architecture.n_parameters)) for g in goals)
     want = linear.score(a.theta, Sequences(x, offsets))
-    other = whitened.score(b.theta, Sequences(root, offsets))
-    for found, node, edge in (
-        (b, other.node, other.edge),
-        (c, *plain.lift(c.theta)),
-    ):
+    for found, node, edge in ((b, *whitened.lift(b.theta)), (c, *plain.lift(c.theta))):
         assert found.value == pytest.approx(a.value, rel=1e-8)
         np.testing.assert_allclose(node, want.node, atol=1e-6)
         np.testing.assert_allclose(edge, want.edge, atol=1e-6)
     # scores by the gram matrix: F = G A
     coefficients = dual @ b.theta[: root.shape[1] * 3].reshape(-1, 3)
-    np.testing.assert_allclose(x @ x.T @ coefficients, other.node, atol=1e-9)
+    np.testing.assert_allclose(x @ x.T @ coefficients, whitened.lift(b.theta).table, atol=1e-9)
     np.testing.assert_allclose(x @ x.T @ plain.coefficients(c.theta), want.node, atol=1e-6)
 
 
@@ -88,7 +84,7 @@ def test_both_take_the_same_steps():
     gram = rbf(x)
     root, _ = eigen_factor(gram)
     pair = (
-        goal(features(root, 0.5), root, LogLoss(), offsets, targets, weights),
+        goal(rooted(root, 0.5), numbers(offsets), LogLoss(), offsets, targets, weights),
         goal(in_gram(gram, 0.5), numbers(offsets), LogLoss(), offsets, targets, weights),
     )
     paths = []
@@ -112,7 +108,7 @@ def test_both_take_the_same_steps():
 def test_gradient(loss, eta):
     x, offsets, targets, weights = problem(seed=1)
     root, _ = eigen_factor(rbf(x))
-    one = goal(features(root, eta), root, LOSSES[loss], offsets, targets, weights)
+    one = goal(rooted(root, eta), numbers(offsets), LOSSES[loss], offsets, targets, weights)
     rng = np.random.default_rng(0)
     theta = rng.normal(size=one.architecture.n_parameters)
     _, gradient = one.value_and_grad(theta)
@@ -174,10 +170,10 @@ def test_norm_is_that_of_the_function_space():
     gram = (1 + x @ x.T) ** 2
     root, dual = eigen_factor(gram)
     rng = np.random.default_rng(3)
-    whitened = features(root, 0.5)
+    whitened = rooted(root, 0.5)
     theta = rng.normal(size=whitened.n_parameters)
     a = dual @ theta[: root.shape[1] * 3].reshape(-1, 3)
-    b = whitened.transitions(theta) / 0.5
+    b = whitened.lift(theta).transitions / 0.5
     norm = np.trace(a.T @ gram @ a) + 0.5 * (b**2).sum()
     assert theta @ theta == pytest.approx(norm, rel=1e-9)
     plain = in_gram(gram, 0.5)

@@ -6,6 +6,7 @@ Every shape is compiled anew, which takes longer than all else here: batches sha
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import seqfield
 from seqfield import chain
+from seqfield.chain import _jax
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.errors import InputError, NoPathError
 
@@ -76,6 +78,15 @@ def test_edges_of_each_token():
 @pytest.mark.parametrize("s", [1, 8])
 def test_other_numbers_of_labels(s):
     scores = random_scores(5, s, wild=False)
+    found, wanted = (chain.marginals(scores, pairs="sum", engine=e) for e in ("jax", "numba"))
+    for one, other in zip(found, wanted, strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_many_labels(own):
+    """Sums over labels are products of matrices then."""
+    scores = random_scores(5, _jax.WRITTEN_OUT + 1, own=own, wild=False)
     found, wanted = (chain.marginals(scores, pairs="sum", engine=e) for e in ("jax", "numba"))
     for one, other in zip(found, wanted, strict=True):
         same(one, other)
@@ -213,6 +224,29 @@ def test_without_jax():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     wanted = "engine='jax' needs JAX, which is not installed: pip install 'seqfield[jax]'"
     assert run.stdout.splitlines() == [wanted] * 2
+
+
+@pytest.mark.parametrize("platform", ["tpu", "nonsense"])
+def test_a_device_that_does_not_start(platform):
+    code = (
+        "import numpy as np, seqfield as sf\n"
+        "scores = sf.ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))\n"
+        "data = [np.eye(2)] * 3, [[0, 1]] * 3\n"
+        "for call in (lambda: sf.chain.log_partition(scores, engine='jax'),\n"
+        "             lambda: sf.GPSC('rbf', engine='jax').fit(*data),\n"
+        "             lambda: sf.GPStruct('rbf', 8, sampler='ess', engine='jax').fit(*data)):\n"
+        "    try: call()\n"
+        "    except sf.errors.CapabilityError as error: print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"JAX_PLATFORMS": platform},
+    )
+    wanted = f"engine='jax': JAX finds no device (JAX_PLATFORMS={platform})"
+    assert [line.split(": use ")[0] for line in run.stdout.splitlines()] == [wanted] * 3
 
 
 def test_jax_is_imported_behind_one_door():

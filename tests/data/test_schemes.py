@@ -246,6 +246,12 @@ def test_table_without_starts_and_ends_allows_all():
     assert one_sided.end.all()
 
 
+@pytest.mark.parametrize("entry", [1, "ab", ("a", "b", "a"), (["a"], "b"), ()])
+def test_a_table_has_pairs(entry):
+    with pytest.raises(SchemeError, match=r"pairs .from, to. of labels, not "):
+        table_transitions([("a", "b"), entry], ["a", "b"])
+
+
 def test_table_as_a_dict():
     table = {None: ["a"], "a": {"a", "b"}, "b": [None]}
     pairs = [(None, "a"), ("a", "a"), ("a", "b"), ("b", None)]

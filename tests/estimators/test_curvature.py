@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from seqfield.architectures._maps import DenseMap
-from seqfield.architectures.kernel import Features, Gram
+from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
 from seqfield.architectures.lookup import Lookup
+from seqfield.architectures.rooted import Rooted
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import Allowed
 from seqfield.estimators._objective import Constraint, Objective
@@ -43,12 +43,12 @@ def goal(kind, lengths=(1, 4, 2, 3), seed=0, missing=0.0, cost=0.0, constraint=N
     numbers = np.arange(len(x), dtype=float)[:, None]
     if kind == "edges":
         edge = sp.csr_array(rng.normal(size=(len(x), 2)))
-    rows = {"edges": sp.csr_array(x), "linear": sp.csr_array(x), "features": x}.get(kind, numbers)
+    rows = sp.csr_array(x) if kind in ("edges", "linear") else numbers
     data = Sequences(rows, offsets, edge)
     architecture = {
         "linear": lambda: Linear.build(data, targets, S, observed=False),
         "edges": lambda: Linear.build(data, targets, S, observed=False),
-        "features": lambda: Features(S, DenseMap(4, S), 0.5),
+        "rooted": lambda: Rooted(S, x, 0.5),
         "gram": lambda: Gram(S, len(x), lambda v: gram @ v, 0.5),
         "lookup": lambda: Lookup(S, len(x)),
     }[kind]()
@@ -73,7 +73,7 @@ def point(one, rng):
     return theta
 
 
-@pytest.mark.parametrize("kind", ["linear", "edges", "features", "gram", "lookup"])
+@pytest.mark.parametrize("kind", ["linear", "edges", "rooted", "gram", "lookup"])
 @pytest.mark.parametrize("options", [{}, {"missing": 0.5}, {"cost": 1.0}, {"constraint": LAW}])
 def test_products_equal_differences_of_gradients(kind, options):
     one, rng = goal(kind, **options)
@@ -127,7 +127,7 @@ def test_w_equals_enumeration():
     assert np.abs(full - block).max() > 0.1
 
 
-@pytest.mark.parametrize("kind", ["linear", "edges", "features"])
+@pytest.mark.parametrize("kind", ["linear", "edges", "rooted"])
 @pytest.mark.parametrize("block", [False, True])
 def test_with_labels_missing_the_fisher_form_is_positive(kind, block):
     one, rng = goal(kind, missing=0.6)
@@ -145,7 +145,7 @@ def test_with_labels_missing_the_fisher_form_is_positive(kind, block):
     )
 
 
-@pytest.mark.parametrize("kind", ["linear", "edges", "features", "lookup"])
+@pytest.mark.parametrize("kind", ["linear", "edges", "rooted", "lookup"])
 @pytest.mark.parametrize("block", [False, True])
 def test_draws_have_the_covariance(kind, block):
     one, rng = goal(kind)
@@ -165,7 +165,7 @@ def test_draws_have_the_covariance(kind, block):
 def test_the_same_for_all_numbers_of_threads(block):
     found = []
     for n_jobs in (1, 3):
-        one, rng = goal("features", lengths=[9] * 1000, n_jobs=n_jobs)
+        one, rng = goal("rooted", lengths=[9] * 1000, n_jobs=n_jobs)
         assert len(one._shards) > 1
         theta = point(one, rng)
         h = one.curvature(theta, block, fisher=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF as SklearnRBF
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from seqfield.architectures.lookup import Lookup
 from seqfield.errors import BudgetError, InputError
-from seqfield.estimators import _laplace
+from seqfield.estimators import _evidence, _laplace
 from seqfield.estimators._evidence import KernelEvidence, Point, maximise_evidence
 from seqfield.estimators._objective import Objective
-from seqfield.kernels import RBF, Linear
+from seqfield.kernels import RBF, Linear, Polynomial
 from seqfield.kernels.gram import distinct
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
@@ -157,6 +158,22 @@ def test_settings_and_budget():
         evidence(RBF(1.5), covariance="half")
 
 
+def test_the_end_of_the_search_is_told(monkeypatch):
+    found, *_ = evidence(2.0 * RBF(1.5))
+    monkeypatch.setattr(_evidence, "REACH", 0.05)
+    with pytest.warns(ConvergenceWarning) as caught:
+        kernel, c2, eta = found.maximise()
+    names, logs = (
+        [*kernel.parameter_names, "c2", "eta"],
+        [*kernel.log_parameters, *np.log([c2, eta])],
+    )
+    ends = np.abs(logs - found.start) > 0.0499
+    assert ends.any()
+    assert len(caught) == 1
+    for name, value, end in zip(names, np.exp(logs), ends, strict=True):
+        assert (f"{name} = {value:.3g}" in str(caught[0].message)) == end
+
+
 def test_thin_roots():
     x = np.random.default_rng(0).normal(size=(30, 4))
     root, kept = thin_root(x @ x.T)
@@ -166,6 +183,25 @@ def test_thin_roots():
     whole, kept = thin_root(RBF(0.5)(x))
     assert len(kept) == 30
     np.testing.assert_allclose(whole @ whole.T, RBF(0.5)(x), atol=1e-9)
-    for bad in (np.zeros((2, 2)), np.array([[1.0, 2.0], [2.0, 1.0]])):
+    bad = [[[1.0, 2.0], [2.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]]]
+    for matrix in (np.zeros((2, 2)), *map(np.array, bad)):
         with pytest.raises(InputError, match="positive semi-definite"):
-            thin_root(bad)
+            thin_root(matrix)
+    with pytest.raises(InputError, match="finite"):
+        thin_root(np.array([[np.inf, 0.0], [0.0, 1.0]]))
+
+
+def test_thin_roots_of_tokens_of_all_sizes():
+    """Each diagonal entry to its own digits: what a root takes from a token is its variance."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    x[rng.random(40) < 0.3] *= 30.0
+    x[7], x[8] = 0.0, 1e-3 * x[9]
+    for kernel in (Polynomial(3), Polynomial(3, 0.0), Linear()):
+        gram = kernel(x)
+        root, kept = thin_root(gram)
+        sizes = np.sqrt(np.diagonal(gram))
+        error = np.abs(root @ root.T - gram)
+        assert (error <= 1e-6 * sizes[:, None] * sizes).all()
+        assert len(kept) < 30  # 20 monomials, and some that rounding adds
+    assert not root[7].any()

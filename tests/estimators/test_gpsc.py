@@ -68,6 +68,34 @@ def test_gap_is_a_bound(method, update):
         assert np.isfinite(model.gap_)
 
 
+class _Indefinite(RBF):
+    """Nothing in its class says that it is no covariance."""
+
+    def _value(self, pairs):
+        return 1e-3 - super()._value(pairs)
+
+
+class _Even(RBF):
+    """A covariance in which all that differs between tokens has variance 0, or nearly that."""
+
+    def _value(self, pairs):
+        return 1e6 + 1e-12 * super()._value(pairs)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton"])
+def test_no_bound_where_the_kernel_is_no_covariance(solver):
+    with pytest.raises(InputError, match="not positive semi-definite"):
+        make(_Indefinite(1.0), solver=solver).fit(X, Y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rounding_is_no_negative_square(dtype):
+    even = [["L0", "L1", "L2"] for _ in range(5)]
+    rows = np.random.default_rng(0).normal(size=(5, 3, 2))
+    model = make(_Even(1.0), gram_dtype=dtype, transitions=False).fit(list(rows), even)
+    assert model.gap_ >= 0.0
+
+
 @pytest.mark.parametrize("method", ["sparse", "sequence"])
 @pytest.mark.parametrize("update", ["all", "new", "last"])
 def test_objective_is_that_of_the_model(method, update):
@@ -152,6 +180,35 @@ def test_prediction_evaluates_the_kernel_at_kept_tokens_alone(method):
     assert sum(a * b for a, b in counter.shapes) <= tokens * model.n_kept_ + 1
 
 
+@pytest.mark.parametrize("method", ["sparse", "sequence"])
+@pytest.mark.parametrize("update", ["all", "new", "last"])
+def test_explicit_features_choose_the_same(method, update):
+    settings = {"method": method, "update": update, "n_coordinates": 12, "n_per_round": 2} | TIGHT
+    a, b = (make("poly2", explicit=on, **settings).fit(BINARY, Y) for on in (True, False))
+    assert len(a.path_) == len(b.path_) > 1
+    assert a.objective_ == pytest.approx(b.objective_, rel=1e-9)
+    np.testing.assert_allclose(probabilities(a, BINARY), probabilities(b, BINARY), atol=1e-5)
+
+
+def test_memory_of_explicit_features_goes_by_the_number_of_coordinates():
+    every = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1)[:, 2:]
+    X, y = [sp.csr_array(row[None]) for row in every], [[str(row.sum() % 2)] for row in every]
+    settings = {"method": "sparse", "n_coordinates": 30, "gram_budget": 40_000 / 2**30}
+    with pytest.raises(BudgetError, match="30 functions of 64 numbers"):
+        make("poly2", explicit=False, **settings).fit(X, y)
+    make("poly2", explicit=True, **settings).fit(X, y)
+    with pytest.raises(BudgetError, match="45 functions of 45 numbers"):
+        make("poly2", explicit=True, **settings | {"n_coordinates": 45}).fit(X, y)
+
+
+def test_coordinates_of_a_round():
+    settings = {"method": "sparse", "n_coordinates": 40, "slope_tol": 0.0, "c2": 0.01}
+    auto = [told.n_atoms for told in make(**settings).fit(X, Y).path_]
+    assert 10 <= auto[0] <= 12
+    four = [told.n_atoms for told in make(n_per_round=4, **settings).fit(X, Y).path_]
+    assert four[:3] == [4, 8, 12]
+
+
 @pytest.mark.parametrize("update", ["new", "last"])
 def test_a_gram_matrix_over_the_budget_is_evaluated_on_demand(update):
     """The sparse methods need no gram matrix; the model is the same."""
@@ -213,7 +270,7 @@ def test_abstention():
 
 @pytest.mark.parametrize("method", ["dense", "sparse"])
 def test_unlabelled_sequences_change_nothing_without_a_graph(method):
-    settings = {"method": method} | TIGHT
+    settings = {"method": method, "n_per_round": 10} | TIGHT
     a = make(**settings).fit(X, Y)
     b = make(**settings).fit([*NEW[:2], *X, *NEW[2:]], [None, None, *Y, *[None] * 4])
     assert a.objective_ == pytest.approx(b.objective_, rel=1e-10)
@@ -461,8 +518,8 @@ def test_gram_matrices_that_are_none(form):
 
 
 BAD = {
-    "unknown method": ({"method": "magic"}, "method must be one of dense, .*'magic'"),
-    "unknown loss": ({"loss": "magic"}, "loss must be one of log, .*'magic'"),
+    "unknown method": ({"method": "magic"}, "method must be one of 'dense', .*'magic'"),
+    "unknown loss": ({"loss": "magic"}, "loss must be one of 'log', .*'magic'"),
     "unknown pick": ({"pick": "magic"}, "pick must be .*'magic'"),
     "unknown update": ({"update": "magic"}, "update must be .*'magic'"),
     "unknown solver": ({"solver": "magic"}, "solver must be .*'magic'"),
@@ -470,12 +527,24 @@ BAD = {
     "unknown explicit": ({"explicit": "magic"}, "explicit must be .*'magic'"),
     "unknown type": ({"gram_dtype": "magic"}, "gram.*float64.*magic"),
     "wrong type": ({"gram_dtype": "float16"}, "float64 or float32"),
+    "explicit and landmarks": (
+        {"kernel": "linear", "explicit": True, "n_landmarks": 3},
+        "explicit=True and n_landmarks",
+    ),
+    "an array for a choice": ({"method": np.array(["dense", "sparse"])}, "method must be one of"),
+    "a number for a flag": ({"explicit": 1}, "explicit must be one of True, False, 'auto', got 1"),
+    "text transitions": ({"transitions": "no"}, "transitions must be one of True, False, got 'no'"),
+    "text flag": ({"optimize_kernel": "x"}, "optimize_kernel must be one of True, False"),
+    "an array for a flag": ({"transitions": np.array([True, False])}, "transitions must be one of"),
+    "array of ways": ({"calibrate": np.array([1, 2])}, "calibrate must be one of"),
+    "array of repairs": ({"on_violation": np.array(["raise"])}, "on_violation must be one of"),
     "no landmarks": ({"n_landmarks": 0}, "n_landmarks must be a whole number of at least 1, got 0"),
     "half a landmark": ({"n_landmarks": 2.5}, "n_landmarks must be"),
     "no coordinates": ({"method": "sparse", "n_coordinates": 0}, "n_coordinates must be"),
     "negative coordinates": ({"method": "sparse", "n_coordinates": -1}, "n_coordinates must be"),
     "text coordinates": ({"method": "sparse", "n_coordinates": "9"}, "n_coordinates must be"),
     "no round": ({"method": "sparse", "n_per_round": 0}, "n_per_round must be"),
+    "text round": ({"method": "sparse", "n_per_round": "all"}, "n_per_round must be"),
     "slope": ({"method": "sparse", "slope_tol": -1.0}, "slope_tol must be"),
     "negative eta": ({"eta": -1.0}, "eta must be a number of at least 0, got -1"),
     "eta without transitions": ({"eta": "x", "transitions": False}, "eta must be"),
@@ -524,6 +593,26 @@ def test_a_gram_matrix_over_the_budget():
         make(method="sparse", n_coordinates=20, gram_budget=1e-9).fit(X, Y)
     with pytest.raises(BudgetError, match="pairs of features"):
         make("poly2", explicit=True, gram_budget=1e-9).fit(BINARY, Y)
+
+
+def test_no_more_coordinates_than_there_are():
+    model = make(method="sparse", n_coordinates=10**7).fit(X, Y)
+    assert model.path_[-1].n_atoms <= 9 * len(STACKED)
+
+
+def test_a_bound_that_is_infinite_comes_back_from_a_file(tmp_path):
+    vague = [[None, *row[1:]] for row in Y]
+    model = make().fit(X, vague)
+    assert model.gap_ == np.inf
+    model.save(tmp_path / "model.sf")
+    assert sf.load(tmp_path / "model.sf").gap_ == np.inf
+
+
+def test_a_graph_of_some_columns():
+    wide = [np.hstack([x, x + 1.0]) for x in X]
+    alone = make(Graph(3)).fit(X, Y)
+    part = make(Columns(Graph(3), slice(0, X[0].shape[1]))).fit(wide, Y)
+    np.testing.assert_allclose(probabilities(part, wide), probabilities(alone), atol=1e-8)
 
 
 def test_edge_features_are_refused():
@@ -606,6 +695,48 @@ def test_the_map_estimate_of_a_posterior_is_the_dense_one():
     data = b._encode(X)
     np.testing.assert_allclose(a._scores(data).node, b._scores(data).node, atol=1e-5)
     np.testing.assert_allclose(a.transitions_, b.transitions_, atol=1e-5)
+
+
+def test_a_posterior_over_tokens_of_all_sizes():
+    """What a root leaves out of small tokens would be noise that explains their labels."""
+    large = np.random.default_rng(0).random(len(STACKED)) < 0.3
+    mixed = np.split(STACKED * np.where(large, 30.0, 1.0)[:, None], np.cumsum(LENGTHS)[:-1])
+    a, b = (model.fit(mixed, Y) for model in (laplace(kernel=Polynomial(3)), make(Polynomial(3))))
+    assert b.objective_ - b.gap_ - 1e-6 <= a.objective_ <= b.objective_ + a.gap_ + 1e-6
+
+
+@pytest.mark.parametrize("wanted", [{"posterior": "laplace"}, {"optimize_kernel": True}])
+def test_kernels_of_values_too_far_apart(wanted):
+    large = [30.0 * x for x in X]
+    with pytest.raises(InputError, match=r"Scale the features.*degree.*Normalized"):
+        make(Polynomial(8), **wanted).fit(large, Y)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"n_landmarks": 5, "landmarks": "random"},
+        {"n_landmarks": 5},
+        {"optimize_kernel": True},
+        {"posterior": "laplace"},
+        {"method": "sparse"},
+        {},
+    ],
+    ids=str,
+)
+def test_kernels_that_overflow(wanted):
+    large = [1e3 * x for x in X]
+    with pytest.raises(InputError, match=r"the kernel is inf for tokens .* scale the features"):
+        make(Polynomial(80), random_state=0, **wanted).fit(large, Y)
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e200])
+def test_explicit_features_that_overflow(scale):
+    with pytest.raises(InputError, match="the kernel is inf for tokens 0 and 0"):
+        make("linear", explicit=True).fit([scale * x for x in X], Y)
+    model = make("linear", explicit=True, c2=1e-2).fit(X, Y)
+    with pytest.raises(InputError, match="the scores of row 1 are not finite"):
+        model.predict([np.array([[1.0, 1.0, 1.0], [1.7e308, 0.0, 0.0]])])
 
 
 def test_an_average_is_less_sure_than_the_map_estimate():

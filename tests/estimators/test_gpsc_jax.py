@@ -155,6 +155,20 @@ def test_gram_matrices_on_the_device():
             np.testing.assert_allclose(found.columns(chosen), one(x)[:, chosen], atol=scale * tol)
 
 
+def test_distances_far_from_the_origin_on_the_device():
+    from seqfield.kernels._jax import OnDevice
+
+    # such numbers have exact sums with the offset
+    x = np.round(np.random.default_rng(0).normal(size=(20, 4)) * 1024) / 1024
+    x[7] = x[6]
+    scaled = 1e-20 * Linear()  # in a sum with distances, inner products stay those of the tokens
+    kernel = RBF(2.0) + Matern(1.5, 0.5) + Normalized(RationalQuadratic(1.0, 0.7)) + scaled
+    for offset in (0.0, 2.0**27):
+        found = OnDevice.of(kernel, x + offset, budget=1e6, dtype="float64", advice="")
+        near = kernel.left(x) + scaled(x + offset)
+        np.testing.assert_allclose(found.multiply(np.eye(20)), near, rtol=1e-11)
+
+
 def test_blocks_that_do_not_come_out_even(monkeypatch):
     from seqfield.kernels import _jax
 
@@ -182,12 +196,12 @@ def test_blocks_that_do_not_come_out_even(monkeypatch):
 )
 def test_what_it_cannot_do(parameters):
     ((name, value),) = parameters.items()
-    with pytest.raises(CapabilityError, match=f"leave out {name}={value!r}"):
+    with pytest.raises(CapabilityError, match=f"set {name}=.* instead of {value!r}"):
         sf.GPSC("rbf", engine="jax", **parameters).fit(X, Y)
 
 
 def test_wrong_name():
-    with pytest.raises(InputError, match="engine must be one of numba, jax, got 'cuda'"):
+    with pytest.raises(InputError, match="engine must be one of 'numba', 'jax', got 'cuda'"):
         sf.GPSC("rbf", engine="cuda").fit(X, Y)
 
 
@@ -207,7 +221,7 @@ def test_device_without_float64(monkeypatch):
 
     monkeypatch.setattr(_jax, "double", nullcontext)
     with pytest.raises(CapabilityError, match="computes in float64, which the device"):
-        _jax.check_double.__wrapped__()
+        _jax.check_device.__wrapped__()
 
 
 def test_kernel_that_is_not_finite():

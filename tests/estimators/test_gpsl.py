@@ -7,12 +7,14 @@ import re
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp, softmax
+from scipy.special import log_expit, logsumexp, softmax
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 import seqfield as sf
 from seqfield.architectures.neighbours import Neighbours
+from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import get_scheme
 from seqfield.errors import (
     BudgetError,
@@ -21,6 +23,7 @@ from seqfield.errors import (
     ModelFileError,
     SeqfieldError,
 )
+from seqfield.estimators import gpsl
 from seqfield.estimators._objective import Objective
 from seqfield.kernels import RBF, Linear
 from seqfield.labels import Targets
@@ -156,6 +159,30 @@ def test_a_kernel_of_few_features_equals_a_full_root(amplitude):
     np.testing.assert_allclose(np.vstack(model.latent(X).means), want, atol=1e-3)
 
 
+@pytest.mark.parametrize("amplitude", ["fixed", "label"])
+def test_a_kernel_of_low_rank_needs_no_gram_matrix(amplitude, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(10, 3)) for _ in range(30)]
+    y = [[f"L{np.digitize(v, [-0.5, 0.5])}" for v in row[:, 0]] for row in x]
+    given = {"amplitude": amplitude, **TIGHT}
+    few = make("linear", gram_budget=8.0 * 300**2 / 2**30, **given).fit(x, y)
+    assert few.n_kept_ == 3
+    monkeypatch.setattr(gpsl, "exact_root", lambda *_: None)
+    with pytest.raises(BudgetError):
+        make("linear", gram_budget=8.0 * 300**2 / 2**30, **given).fit(x, y)
+    whole = make("linear", **given).fit(x, y)
+    assert few.bound_ == pytest.approx(whole.bound_, rel=1e-7)
+    np.testing.assert_allclose(probabilities(few, NEW), probabilities(whole, NEW), atol=1e-6)
+    for got, want in zip(few.latent(NEW)[:2], whole.latent(NEW)[:2], strict=True):
+        np.testing.assert_allclose(np.vstack(got), np.vstack(want), rtol=1e-5, atol=1e-6)
+
+
+def test_landmarks_are_for_kernels_of_high_rank():
+    with pytest.raises(BudgetError, match="n_landmarks"):
+        make(RBF(0.1), gram_budget=1e-5).fit(X, Y)
+    assert make("linear", gram_budget=1e-5).fit(X, Y).n_kept_ == 3
+
+
 @pytest.mark.parametrize("landmarks", ["pivoted", "random"])
 def test_all_tokens_as_landmarks_are_the_exact_posterior(landmarks):
     settings = {"amplitude": "fixed", "tol": 1e-11, "max_iter": 500}
@@ -169,6 +196,17 @@ def test_all_tokens_as_landmarks_are_the_exact_posterior(landmarks):
         np.testing.assert_allclose(np.vstack(a.variances), np.vstack(b.variances), atol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e12])
+def test_a_large_kernel_is_fitted_or_said_not_to_be(scale):
+    with pytest.warns(ConvergenceWarning, match="in 30 iterations"):
+        model = make(scale * RBF(1.0), max_iter=30).fit(X, Y)
+    # the prior has a bound of -scale / 2 a token; to know three functions at one takes about half
+    # the logarithm of the scale for each
+    assert model.bound_ > -1.5 * len(STACKED) * np.log(scale)
+    assert (np.diff(model.bounds_) >= -1e-10 * abs(model.bound_)).all()
+    assert model.score(X, Y) == 1.0
+
+
 def test_few_landmarks_have_the_variance_that_they_leave_out():
     model = make(RBF(0.7), n_landmarks=4, amplitude="fixed").fit(X, Y)
     assert model.n_kept_ == 4
@@ -178,6 +216,34 @@ def test_few_landmarks_have_the_variance_that_they_leave_out():
     variances = np.vstack(model.latent(X).variances)
     assert (variances > 0).all()
     assert (variances <= 1.0 + 1e-9).all()
+
+
+def test_more_landmarks_have_the_larger_bound():
+    """The greedy choice of few is part of that of more."""
+    numbers_of_them = (1, 4, 10, 20, 30, len(STACKED))
+    bounds = [make(RBF(0.7), n_landmarks=n, **TIGHT).fit(X, Y).bound_ for n in numbers_of_them]
+    exact = make(RBF(0.7), **TIGHT).fit(X, Y).bound_
+    assert (np.diff(bounds) > -1e-8 * abs(exact)).all()
+    assert bounds[1] < exact - 1.0
+    assert bounds[-1] == pytest.approx(exact, rel=1e-7)
+
+
+def test_bound_with_landmarks_is_below_the_evidence():
+    # of two labels the difference alone counts, which has twice the variance
+    x = np.array([[0.0], [100.0], [100.05]])
+    kernel = 5.0 * RBF(1.0)
+    root = np.linalg.cholesky(2.0 * kernel(x) + 1e-9 * np.eye(3))
+    d = np.random.default_rng(0).normal(size=(200_000, 3)) @ root.T
+    p = np.exp(log_expit(d * [1.0, 1.0, -1.0]).sum(axis=1))
+    evidence, error = np.log(p.mean()), p.std() / p.mean() / np.sqrt(len(p))
+    assert error < 0.01
+    for n in (1, 2, 3, None):
+        model = make(kernel, offsets=(), n_landmarks=n, **TIGHT).fit([x], [["a", "a", "b"]])
+        assert model.bound_ < evidence - 4 * error
+        # what the bound counts is what prediction says
+        means, (v,) = np.vstack(model.latent([x]).means), model.latent([x]).variances
+        likelihood = means[[0, 1, 2], [0, 0, 1]] - logsumexp(means + 0.5 * v, axis=1)
+        assert likelihood.sum() > model.bound_
 
 
 def test_equal_tokens_are_one_row():
@@ -202,6 +268,101 @@ def test_learned_kernel_parameters_have_the_larger_bound(amplitude):
     assert after.kernel_.length_scale != after.kernel.length_scale == 1.0
     given = make(RBF(after.kernel_.length_scale), amplitude=amplitude).fit(X, Y)
     assert given.bound_ == pytest.approx(after.bound_, rel=1e-6)
+
+
+def test_a_scaled_kernel_does_not_vanish():
+    """The bound favours small scales, so that of the kernel stays with that of the functions."""
+    x, y = sf.make_galaxy(20, random_state=0)
+    new, labels = sf.make_galaxy(30, random_state=1)
+    model = make(1.0 * RBF(0.35), optimize_kernel=True).fit(x, y)
+    assert model.kernel_.scale == 1.0
+    assert model.kernel_.kernel.length_scale != 0.35
+    assert model.score(new, labels) > 0.85
+    with pytest.warns(ConvergenceWarning, match="kernel parameter scale ended at"):
+        learned = make(1.0 * RBF(0.35), optimize_kernel=True, amplitude="shared").fit(x, y)
+    assert learned.kernel_.scale < 0.01
+
+
+def test_kernel_parameters_of_weighted_labels_some_of_which_are_missing():
+    weights, y = np.random.default_rng(0).uniform(0.5, 2.0, len(X)), with_holes()
+    bounds = [
+        make(RBF(0.4), optimize_kernel=learn, **TIGHT).fit(X, y, sample_weight=weights).bound_
+        for learn in (False, True)
+    ]
+    assert bounds[1] > bounds[0] + 0.1
+
+
+# --- a kernel for each label -------------------------------------------------------------------
+
+OWN = [RBF(0.5), 2.0 * RBF(1.0), Linear()]
+
+
+def same(a, b, tokens=NEW, rtol=1e-6):
+    assert a.bound_ == pytest.approx(b.bound_, rel=rtol)
+    np.testing.assert_allclose(probabilities(a, tokens), probabilities(b, tokens), atol=1e-5)
+    for got, want in zip(a.latent(tokens)[:2], b.latent(tokens)[:2], strict=True):
+        np.testing.assert_allclose(np.vstack(got), np.vstack(want), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", [RBF(0.7), "linear"], ids=str)
+@pytest.mark.parametrize(
+    "wanted", [{}, {"n_landmarks": 6}, {"amplitude": "label"}], ids=lambda v: "".join(v) or "plain"
+)
+def test_a_list_of_equal_kernels_is_one_kernel(wanted, kernel):
+    one = make(kernel, **TIGHT | wanted).fit(X, Y)
+    for many in (
+        make([kernel] * 3, **TIGHT | wanted).fit(X, Y),
+        make(kernel, kernel_per_label=True, **TIGHT | wanted).fit(X, Y),
+    ):
+        same(many, one)
+        assert many.n_kept_ == 3 * one.n_kept_
+        assert len(many.kernel_) == 3
+        np.testing.assert_allclose(many.amplitudes_, one.amplitudes_, rtol=1e-3, atol=1e-9)
+
+
+def test_each_label_has_its_kernel():
+    model = make(OWN, **TIGHT).fit(X, Y)
+    roots = [thin_root(kernel(STACKED)).root for kernel in OWN]
+    rows = np.arange(len(STACKED))
+    result = by_hand(roots, rows, CODES, OFFSETS, amplitude="fixed", **TIGHT)
+    found = result.trace[0]
+    assert model.bound_ == pytest.approx(-result.value, rel=1e-6)
+    x = np.vstack(NEW)
+    latent = model.latent(NEW)
+    for q, kernel in enumerate(OWN):
+        rank = roots[q].shape[1]
+        gram, across = kernel(STACKED) + 1e-9 * np.eye(len(STACKED)), kernel(x, STACKED)
+        m = roots[q] @ found.means[:rank, q]
+        want = across @ np.linalg.lstsq(kernel(STACKED), m, rcond=1e-10)[0]
+        np.testing.assert_allclose(np.vstack(latent.means)[:, q], want, atol=2e-3)
+        taken = np.linalg.solve(gram + np.diag(1.0 / found.precisions[:, q]), across.T)
+        want = kernel.diagonal(x) - np.einsum("ij,ji->i", across, taken)
+        np.testing.assert_allclose(np.vstack(latent.variances)[:, q], want, atol=1e-3)
+    assert [repr(k) for k in model.kernel_] == [repr(k) for k in OWN]
+    # in the order of the labels
+    turned = make(OWN[::-1], classes=LABELS[::-1], **TIGHT).fit(X, Y)
+    assert turned.bound_ == pytest.approx(model.bound_, rel=1e-6)
+
+
+def test_labels_learn_parameters_of_their_own():
+    """The score of one is a line, that of another goes up and down."""
+    rng = np.random.default_rng(0)
+    x = [rng.uniform(-2.0, 2.0, size=(8, 1)) for _ in range(25)]
+    y = [["abc"[np.argmax([2.0 * v, 4.0 * np.sin(5.0 * v), 0.0])] for (v,) in row] for row in x]
+    shared = make(RBF(0.3), offsets=(), optimize_kernel=True).fit(x, y)
+    apart = make(RBF(0.3), offsets=(), optimize_kernel=True, kernel_per_label=True).fit(x, y)
+    lengths = [kernel.length_scale for kernel in apart.kernel_]
+    assert lengths[0] > 3.0 * lengths[1]
+    assert apart.bound_ > shared.bound_ + 1.0
+    given = make([RBF(v) for v in lengths], offsets=()).fit(x, y)
+    assert given.bound_ == pytest.approx(apart.bound_, rel=1e-6)
+
+
+@pytest.mark.parametrize("kernels", [[RBF(1.0)] * 2, [RBF(1.0)] * 4, []], ids=len)
+def test_a_wrong_number_of_kernels_is_refused(kernels):
+    with pytest.raises(InputError, match="kernel must be"):
+        make(kernels).fit(X, Y)
+    assert len(make([RBF(1.0)]).fit(X, Y).kernel_) == 1
 
 
 def test_a_kernel_without_parameters_has_none_to_learn():
@@ -318,7 +479,8 @@ def test_labels_are_the_most_probable_ones():
 BIO = ["B-A", "I-A", "O"]
 
 
-def test_labels_of_a_scheme_are_lawful():
+@pytest.mark.parametrize("offsets", [(), (-1, 1)], ids=str)
+def test_labels_of_a_scheme_are_lawful(offsets):
     rng = np.random.default_rng(0)
     x, y = [], []
     for _ in range(14):
@@ -327,10 +489,10 @@ def test_labels_of_a_scheme_are_lawful():
         ]
         x.append(1.2 * np.eye(3)[codes] + rng.normal(size=(len(codes), 3)))
         y.append([BIO[k] for k in codes])
-    model = make(scheme="BIO", offsets=()).fit(x, y)
-    free = make(offsets=()).fit(x, y)
+    model = make(scheme="BIO", offsets=offsets).fit(x, y)
+    free = make(offsets=offsets).fit(x, y)
     # tokens that look as if they were inside, at the start and after O
-    new = [1.5 * np.eye(3)[rng.choice([1, 2], size=6)] for _ in range(6)]
+    new = [2.5 * np.eye(3)[rng.choice([1, 2], size=6)] for _ in range(6)]
     scheme = get_scheme("BIO")
     assert any(scheme.repair(row) != row for row in free.predict(new))
     for decoding in ("viterbi", "posterior"):
@@ -450,8 +612,17 @@ def test_number_of_jobs_changes_nothing():
 
 
 def test_sweeps_that_are_not_enough():
-    with pytest.warns(sf.estimators._descent.ConvergenceWarning, match="in 1 iterations"):
+    with pytest.warns(ConvergenceWarning, match="in 1 iterations") as caught:
         make(max_iter=1, tol=1e-12).fit(X, Y)
+    assert "penalty" not in str(caught[0].message)
+
+
+def test_probabilities_that_do_not_settle(monkeypatch):
+    model = make().fit(X, Y)
+    monkeypatch.setattr(gpsl, "ROUNDS", 1 - max(map(len, NEW)))
+    with pytest.warns(ConvergenceWarning, match=r"did not settle in 1 rounds.*fewer offsets"):
+        p = probabilities(model, NEW)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-12)
 
 
 def test_one_sequence_is_labelled_as_among_others():
@@ -471,6 +642,8 @@ VARIANTS = {
     "linear": {"kernel": Linear()},
     "learned": {"optimize_kernel": True},
     "calibrated": {"calibrate": "platt"},
+    "kernels": {"kernel": OWN},
+    "own parameters": {"kernel_per_label": True, "optimize_kernel": True, "amplitude": "label"},
     "scheme": {"scheme": [(f"L{a}", f"L{b}") for a in range(3) for b in range(3) if a != b + 1]},
 }
 
@@ -508,7 +681,7 @@ def test_save_and_load(name, models, tmp_path):
 
 
 def test_a_loaded_model_can_be_trained_again(models, tmp_path):
-    for name in ("plain", "landmarks"):
+    for name in ("plain", "landmarks", "kernels"):
         models[name].save(tmp_path / "m.sf")
         again = clone(sf.load(tmp_path / "m.sf")).fit(X, Y)
         np.testing.assert_allclose(
@@ -534,7 +707,9 @@ def damaged(name, array):
     return out
 
 
-@pytest.mark.parametrize("name", ["plain", "no offsets", "long", "landmarks", "calibrated"])
+@pytest.mark.parametrize(
+    "name", ["plain", "no offsets", "long", "landmarks", "calibrated", "kernels"]
+)
 def test_damaged_arrays_are_refused(name, models, tmp_path):
     path = tmp_path / "m.sf"
     models[name].save(path)
@@ -594,6 +769,8 @@ BAD = {
     "the same offset twice": ({"offsets": (-1, 1, -1)}, "offsets must be .*from each other"),
     "offsets text": ({"offsets": "-1"}, "offsets must be whole numbers"),
     "offsets texts": ({"offsets": ("-1", "1")}, "offsets must be a whole number"),
+    "offsets bytes": ({"offsets": b"\x01"}, "offsets must be whole numbers"),
+    "offsets an array of no dimension": ({"offsets": np.array(-1)}, "offsets must be whole"),
     "offsets a number": ({"offsets": -1}, "offsets must be whole numbers"),
     "no offsets at all": ({"offsets": None}, "offsets must be whole numbers"),
     "half an offset": ({"offsets": (-1.5,)}, "offsets must be a whole number"),
@@ -621,6 +798,12 @@ def test_bad_arguments(case):
     wanted, message = BAD[case]
     with pytest.raises(InputError, match=message):
         make(**wanted).fit(X, Y)
+
+
+def test_a_kernel_parameter_out_of_reach():
+    for kernel in (RBF(1e200), RBF(1.0) + 1e200 * RBF(1.0)):
+        with pytest.raises(InputError, match="leads nowhere"):
+            make(kernel, optimize_kernel=True, amplitude="shared").fit(X, Y)
 
 
 def test_an_offset_beyond_64_bits_is_refused():
@@ -663,3 +846,68 @@ def test_a_failed_fit_leaves_the_model_as_it_was():
     with pytest.raises(InputError):
         model.set_params(offsets=(0,)).fit(X, Y)
     np.testing.assert_array_equal(probabilities(model, NEW), before)
+
+
+def test_progress_shows_the_bound(monkeypatch):
+    told = []
+    seen = lambda self, step: told.append(shown(self, step)) or told[-1]  # noqa: E731
+    shown = sf.GPSL._shown
+    monkeypatch.setattr(sf.GPSL, "_shown", seen)
+    model = make(max_iter=3).fit(X, Y)
+    assert told[-1] == f"bound {model.bound_:.6g}"
+
+
+# --- a chain of the same conditionals ------------------------------------------------------------
+
+
+def chain_model(**wanted):
+    return make(inference="chain", **wanted).fit(X, Y)
+
+
+def test_labels_of_the_chain_given_their_neighbours_are_those_of_the_model():
+    model = chain_model()
+    both = 0.5 * (model.steps_[0] + model.steps_[1].T)
+    model.steps_ = np.stack([both, both.T])  # what the two sides say of a pair is the same
+    x = max(NEW, key=len)
+    scores = model._scores(model._encode([x]))
+    found = enumerate_labellings(scores)
+    [means] = model.latent([x]).means
+    of = {tuple(row): p for row, p in zip(found.labels.tolist(), found.probabilities, strict=True)}
+    for labels in found.labels[::7].tolist():
+        for t in range(len(x)):
+            z = means[t].copy()
+            if t > 0:
+                z += model.steps_[0][labels[t - 1]]
+            if t + 1 < len(x):
+                z += model.steps_[1][labels[t + 1]]
+            others = [of[(*labels[:t], q, *labels[t + 1 :])] for q in range(len(z))]
+            np.testing.assert_allclose(np.array(others) / sum(others), softmax(z), rtol=1e-9)
+
+
+def test_a_chain_has_all_that_joint_distributions_have(tmp_path):
+    model = chain_model()
+    x = NEW[:2]
+    [best], *_ = model.predict_nbest(x, n=1)
+    assert model.log_likelihood(x[:1], [best[0]])[0] == pytest.approx(best[1], rel=1e-9)
+    assert len(model.sample(x, 3, random_state=0)[0]) == 3
+    for offsets in ((-1, 1), (1, -1)):  # in either order
+        same = chain_model(offsets=offsets)
+        for a, b in zip(same.predict_proba(x), model.predict_proba(x), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
+    model.save(tmp_path / "model.sf")
+    again = sf.load(tmp_path / "model.sf")
+    assert again.predict_nbest(x) == model.predict_nbest(x)
+    model.set_params(inference="refine")
+    with pytest.raises(CapabilityError, match="inference='chain'"):
+        model.log_likelihood(x[:1], [best[0]])
+
+
+def test_a_chain_needs_its_offsets():
+    for offsets in ((-1,), (-2, -1, 1, 2), ()):
+        with pytest.raises(CapabilityError, match=r"needs offsets=\(-1, 1\)"):
+            make(inference="chain", offsets=offsets).fit(X, Y)
+    model = make(offsets=(-1,)).fit(X, Y).set_params(inference="chain")
+    with pytest.raises(CapabilityError, match=r"needs offsets=\(-1, 1\)"):
+        model.predict(NEW)
+    with pytest.raises(InputError, match="inference must be one of 'refine', 'chain'"):
+        make(inference="magic").fit(X, Y)

@@ -16,10 +16,17 @@ import seqfield as sf
 from seqfield import chain
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import get_scheme
-from seqfield.errors import BudgetError, InputError, LabelError, ModelFileError, SeqfieldError
-from seqfield.estimators import _base, _kernel_slice, _progress, _sampled, gpstruct
+from seqfield.errors import (
+    BudgetError,
+    CapabilityError,
+    InputError,
+    LabelError,
+    ModelFileError,
+    SeqfieldError,
+)
+from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
 from seqfield.estimators._kernel_slice import sample_kernel
-from seqfield.estimators._sampled import JITTER, Remainder
+from seqfield.estimators._remainder import JITTER, Remainder
 from seqfield.kernels import RBF, Linear
 from seqfield.labels import Targets
 from seqfield.optimisers._sampling import effective_sample_size
@@ -67,7 +74,7 @@ def scores_by_hand(model, x):
     values = across @ a[:, s:]
     open_ = rbf(x, x) - across @ np.linalg.solve(rbf(z, z), across.T)
     root = np.linalg.cholesky(open_ + JITTER * np.eye(len(x)))
-    noise = np.random.default_rng(model._noise).normal(size=(len(x), k * s))
+    noise = np.random.default_rng([model._remainder.seed, 1]).normal(size=(len(x), k * s))
     return (values + root @ noise).reshape(len(x), k, s).transpose(1, 0, 2)
 
 
@@ -199,7 +206,7 @@ def test_a_sequence_does_not_depend_on_others(model):
 @pytest.mark.parametrize("longest", [1, 2, 3])
 def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monkeypatch):
     """Pieces as if each were a sequence of its own, joined by the transitions."""
-    monkeypatch.setattr(_sampled, "LONGEST", longest)
+    monkeypatch.setattr(_remainder, "LONGEST", longest)
     x = NEW[int(np.argmax([len(x) for x in NEW]))]
     pieces = [x[k : k + longest] for k in range(0, len(x), longest)]
     node = np.concatenate([scores_by_hand(model, part) for part in pieces], axis=1)
@@ -303,6 +310,24 @@ def three_tokens(transitions):
     w /= w.sum()
     error = np.sqrt((w**2 * (want - (want @ w)[:, None]) ** 2).sum(axis=1))
     return np.split(x, np.cumsum(lengths)[:-1]), told, want @ w, error
+
+
+@pytest.mark.parametrize("sampler", ["ess", "hmc"])
+def test_without_data_draws_are_those_of_the_prior(sampler):
+    """Scores of N(0, k(x, x)), transitions of N(0, eta)."""
+    steps = {"ess": 2500, "hmc": 300}[sampler]
+    rest = {"n_chains": 4, "n_samples": 10**6, "burn_in": 0.1, "eta": 3.0, "n_steps": steps}
+    model = make(0.5 * RBF(1.5), sampler=sampler, **rest)
+    model.fit(X[:3], Y[:3], sample_weight=np.full(3, 1e-9))
+    scores = model._draws(model._encode(X[:1]))
+    for drawn, variance in (
+        (np.array([one.edge.ravel() for one in scores]), 3.0),
+        (np.array([one.node[0] for one in scores]), 0.5),
+    ):
+        by_chain = (drawn**2).reshape(-1, 4, drawn.shape[1]).transpose(2, 1, 0)
+        size = sum(effective_sample_size(each) for each in by_chain)
+        assert size > 2000
+        assert (drawn**2).mean() == pytest.approx(variance, rel=4.5 * np.sqrt(2 / size))
 
 
 @pytest.mark.parametrize("transitions", [False, True])
@@ -494,6 +519,12 @@ def test_kernels_without_parameters_cannot_be_sampled():
         make(sample_kernel=True, evidence_tokens=0).fit(X, Y)
 
 
+def test_samples_of_a_kernel_do_not_survive_a_fit_without():
+    model = make(sample_kernel=True, evidence_tokens=9).fit(X, Y)
+    assert hasattr(model, "kernel_samples_")
+    assert not hasattr(model.set_params(sample_kernel=False).fit(X, Y), "kernel_samples_")
+
+
 def test_kernels_are_sampled_on_some_sequences(monkeypatch):
     seen = []
 
@@ -554,6 +585,20 @@ def test_chains_that_disagree_are_told():
         make(RBF(0.35), sampler="hmc", n_steps=4, n_chains=4, burn_in=0.0).fit(X1, y1)
 
 
+def test_steps_that_are_too_few_to_tell():
+    with pytest.warns(ConvergenceWarning, match="too few steps to tell .*: raise n_steps"):
+        model = make(n_steps=4).fit(X, Y)
+    assert np.isnan(model.r_hat_)
+
+
+@pytest.mark.parametrize("sampler", ["ess", "hmc", "nuts"])
+def test_scores_that_overflow(sampler):
+    with pytest.raises(InputError, match="overflow: scale the features"):
+        make(Linear(), sampler=sampler).fit([1e100 * x for x in X], Y)
+    with pytest.raises(InputError, match=r"1e\+50 overflow: .* lower eta"):
+        make(sampler=sampler, eta=1e100).fit(X, Y)
+
+
 @pytest.mark.filterwarnings("error")
 def test_chains_that_agree_are_not():
     model = make(RBF(1.0), n_steps=150, n_chains=3).fit(X[:3], Y[:3])
@@ -593,7 +638,7 @@ def test_progress(monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"sampler": "gibbs"}, "sampler must be one of ess, hmc, nuts, got 'gibbs'"),
+        ({"sampler": "gibbs"}, "sampler must be one of 'ess', 'hmc', 'nuts', got 'gibbs'"),
         ({"landmarks": "best"}, "landmarks must be one of"),
         ({"n_steps": 3}, "n_steps must be a whole number of at least 4, got 3"),
         ({"n_steps": 10.5}, "n_steps must be"),
@@ -756,10 +801,12 @@ def test_files_that_are_damaged(model, tmp_path):
     path = tmp_path / "model.sf"
     model.save(path)
     header, arrays = read_model(path)
-    for bad in (-1, "x", 1.5, None):
-        changed = header | {"model": header["model"] | {"noise": bad}}
-        write_model(path, changed, arrays)
-        with pytest.raises(ModelFileError, match="noise"):
+    told = header["model"]["remainder"]
+    damage = [told | {"seed": bad} for bad in (-1, "x", 1.5, None)]
+    damage += [told | {"variance": bad} for bad in (-1.0, "x", None)]
+    for bad in (*damage, {}, None, 3):
+        write_model(path, header | {"model": header["model"] | {"remainder": bad}}, arrays)
+        with pytest.raises(ModelFileError):
             sf.load(path)
     steps = arrays["model/steps"]
     wrong = {"NaN": steps * np.nan, "no draws": steps[:1], "other": steps[:4], "flat": steps[0]}
@@ -775,3 +822,32 @@ def test_files_that_are_damaged(model, tmp_path):
         sf.load(path)
     write_model(path, header, arrays)
     np.testing.assert_array_equal(probabilities(sf.load(path), NEW), probabilities(model, NEW))
+
+
+# --- chains on a device ------------------------------------------------------------------------
+
+
+def test_chains_on_a_device():
+    """Their posterior is that of the compiled chains."""
+    rest = {"sampler": "ess", "n_samples": 200}
+    one = make(engine="jax", n_steps=1500, n_chains=8, **rest).fit(X, Y)
+    two = make(n_steps=4000, n_chains=4, **rest).fit(X, Y)
+    assert one.r_hat_ < 1.1
+    assert one.n_samples_ == 200
+    assert one.log_likelihoods_.shape == (8, 750)
+    assert one.log_likelihoods_.mean() == pytest.approx(two.log_likelihoods_.mean(), rel=0.05)
+    assert np.abs(probabilities(one, NEW) - probabilities(two, NEW)).max() < 0.1
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_gradients_are_not_for_the_device(sampler):
+    with pytest.raises(CapabilityError, match=f"set sampler='ess' instead of '{sampler}'"):
+        make(engine="jax", sampler=sampler).fit(X, Y)
+
+
+def test_the_device_needs_jax(monkeypatch):
+    for name in ("seqfield.linalg._jax", "seqfield.chain._jax"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(CapabilityError, match="pip install"):
+        make(engine="jax", sampler="ess").fit(X, Y)

@@ -350,8 +350,8 @@ def test_truncated_files_are_refused(tmp_path):
 # --- bad input ---------------------------------------------------------------------------------
 
 BAD = {
-    "unknown cliques": ({"cliques": "edge"}, "cliques must be 'vertex' or .*'edge'"),
-    "unknown gain": ({"gain": "magic"}, "gain must be 'gradient' or .*'magic'"),
+    "unknown cliques": ({"cliques": "edge"}, "cliques must be one of 'vertex', .*'edge'"),
+    "unknown gain": ({"gain": "magic"}, "gain must be one of 'gradient', .*'magic'"),
     "no cliques": ({"n_cliques": 0}, "n_cliques must be a whole number of at least 1, got 0"),
     "half a clique": ({"n_cliques": 2.5}, "n_cliques must be"),
     "negative gain": ({"gain_tol": -1.0}, "gain_tol must be"),
@@ -384,8 +384,17 @@ def test_budgets():
         make(gram_budget=1e-9).fit(X, Y)
     room = 1.01 * 8 * len(STACKED) ** 2 / 2**30
     make(gram_budget=room).fit(X, Y)
-    with pytest.raises(BudgetError, match="1000 functions at"):
+    there = 3 * len(STACKED)
+    with pytest.raises(BudgetError, match=f"{there} functions of"):
         make(gram_budget=room, n_cliques=1000).fit(X, Y)
+    # all kernels share it
+    with pytest.raises(BudgetError, match=r"gram matrix of .* GiB"):
+        make([RBF(1.0), RBF(2.0)], gram_budget=room).fit(X, Y)
+
+
+def test_no_more_cliques_than_there_are():
+    model = make(n_cliques=10**9).fit(X, Y)
+    assert len(model.cliques_) <= 3 * len(STACKED)
 
 
 def test_edge_features_are_refused():

@@ -4,7 +4,9 @@ tells and refuses, files."""
 from __future__ import annotations
 
 import io
+import re
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
 from seqfield.data.schemes import get_scheme
-from seqfield.errors import BudgetError, CapabilityError, InputError, SeqfieldError
-from seqfield.kernels import RBF, Linear, Normalized, Scaled
+from seqfield.errors import BudgetError, CapabilityError, InputError, ModelFileError
+from seqfield.kernels import RBF, Linear, Normalized, Precomputed, Scaled
 
 from .cases import numbers, words
 
@@ -83,7 +85,7 @@ def chain_log_likelihood(F, T, labels):
 def sampled():
     """Probabilities of held-out tokens by Hamiltonian Monte Carlo."""
     model = sf.GPStruct(
-        RBF(0.5), n_steps=240, n_chains=2, n_samples=240, random_state=0, n_jobs=1
+        RBF(0.5), n_steps=2400, n_chains=2, n_samples=2400, random_state=0, n_jobs=1
     ).fit(TRAIN, LABELS)
     assert model.r_hat_ < 1.1
     return probabilities(model, HELD)
@@ -92,7 +94,9 @@ def sampled():
 @pytest.mark.parametrize("optimizer", ["natural", "adam"])
 def test_probabilities_agree_with_sampling(optimizer, sampled):
     """All tokens are inducing tokens: nothing is left but the shape of the posterior."""
-    model = (exact() if optimizer == "natural" else adam(max_iter=250)).fit(TRAIN, LABELS)
+    slow = {"n_samples": 4000}
+    model = exact(**slow) if optimizer == "natural" else adam(max_iter=400, n_draws=50, **slow)
+    model.fit(TRAIN, LABELS)
     assert model.n_kept_ == len(np.vstack(TRAIN))
     found = probabilities(model, HELD)
     assert np.abs(found - sampled).mean() < 0.03
@@ -146,6 +150,19 @@ def test_piecewise_likelihood(sampled):
     assert np.abs(probabilities(model, HELD) - sampled).mean() < 0.15
     # every label has more terms than in the chain
     assert model.bounds_[0] < exact(max_iter=1).fit(TRAIN, LABELS).bounds_[0] - 10.0
+
+
+def test_piecewise_transitions_are_not_counted_twice():
+    """Labels that do not depend on anything: what each neighbour says of a label is how often it
+    comes, and both together say no more."""
+    rng = np.random.default_rng(0)
+    y = [(rng.random(30) < 0.2).astype(int).tolist() for _ in range(30)]
+    X = [np.full((30, 1), 0.01) for _ in y]
+    often = np.concatenate(y).mean()
+    model = sf.StructuredSVGP("linear", likelihood="piecewise", eta=4.0, random_state=0)
+    found = probabilities(model.fit(X, y), X)[:, 1].reshape(30, 30)
+    # (at both ends there is one neighbour alone)
+    np.testing.assert_allclose(found[:, 1:-1], often, atol=0.01)
 
 
 def test_a_function_that_is_the_chain_is_the_chain():
@@ -204,6 +221,29 @@ def test_what_a_function_must_return():
     ):
         model = make(likelihood=returned, gradient="score", classes=["L0", "L1", "L2"])
         with pytest.raises(InputError, match=message):
+            model.fit(X, Y)
+
+
+def test_what_goes_wrong_in_a_function_is_its_own():
+    class Mine(Exception):
+        pass
+
+    def raises(F, T, labels):
+        raise Mine("no such thing")
+
+    def divides(F, T, labels):
+        raise ZeroDivisionError("mine")
+
+    def takes_two(F, T):
+        return np.zeros(len(F))
+
+    for likelihood, kind, message in (
+        (raises, Mine, "^no such thing$"),
+        (divides, ZeroDivisionError, "^mine$"),
+        (takes_two, TypeError, "takes_two"),
+    ):
+        model = make(likelihood=likelihood, gradient="score", classes=["L0", "L1", "L2"])
+        with pytest.raises(kind, match=message):
             model.fit(X, Y)
 
 
@@ -272,6 +312,12 @@ def test_missing_labels_go_through_adam():
     sets = [[{0, 1} if k is None else k for k in row] for row in y]
     again = exact(max_iter=40, learning_rate=0.1, classes=[0, 1]).fit(TRAIN, sets)
     np.testing.assert_allclose(again.bounds_, model.bounds_, rtol=1e-9)
+
+
+def test_a_sequence_without_labels_is_no_reason_for_adam():
+    model = exact(max_iter=4, optimizer="natural").fit([*TRAIN, HELD[0]], [*LABELS, None])
+    same = exact(max_iter=4).fit(TRAIN, LABELS)
+    np.testing.assert_array_equal(model.bounds_, same.bounds_)
 
 
 def test_candidate_sets():
@@ -382,8 +428,29 @@ def test_bounds_are_recorded():
 
 
 def test_epochs_that_are_not_enough():
-    with pytest.warns(ConvergenceWarning, match="no convergence in 3 iterations"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"no convergence in 3 iterations .*: raise max_iter or tol$"
+    ):
         make(max_iter=3).fit(X, Y)
+
+
+def test_a_bound_that_falls_is_no_convergence():
+    for wanted in ({"max_iter": 100}, {"max_iter": 25, "tol": 1e9}):
+        with pytest.warns(ConvergenceWarning, match=r"bound fell from -.*lower learning_rate"):
+            model = make(
+                RBF(0.5), optimizer="adam", learning_rate=2.0, n_inducing=20, **wanted
+            ).fit(*galaxy(20, 0, 10))
+        assert model.bound_ < 10.0 * model.bounds_[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_bound_that_cannot_rise_is_no_fall():
+    """Labels that nothing tells apart, in batches of sequences of any length."""
+    rng = np.random.default_rng(0)
+    x = [np.full((n, 1), 1e-3) for n in rng.integers(1, 12, size=20)]
+    y = [rng.integers(2, size=len(row)).tolist() for row in x]
+    for seed in range(2):
+        make("linear", eta=1e-3, max_iter=25, tol=0.1, batch_size=1, random_state=seed).fit(x, y)
 
 
 def test_stopping():
@@ -398,12 +465,14 @@ class Terminal(io.StringIO):
 
 def test_verbose(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sf.estimators._progress, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     make(verbose=True, max_iter=3).fit(X, Y)
     told = sys.stderr.getvalue()
     assert "training" in told
-    assert "objective" in told
+    assert re.search(r"ELBO -\d", told)
+    assert "objective" not in told
     monkeypatch.setattr(sys, "stderr", Terminal())
     make(max_iter=3).fit(X, Y)
     assert sys.stderr.getvalue() == ""
@@ -504,9 +573,19 @@ def test_a_function_of_the_user_is_in_no_file(tmp_path):
     model = make(
         likelihood=chain_log_likelihood, gradient="score", classes=["L0", "L1", "L2"], max_iter=2
     ).fit(X, Y)
-    with pytest.raises(SeqfieldError, match="cannot be saved"):
+    message = r"likelihood is a function, which .* set_params\(likelihood='chain'\)"
+    with pytest.raises(ModelFileError, match=message):
         model.save(tmp_path / "m.sf")
     assert list(tmp_path.iterdir()) == []
+    before = probabilities(model)
+    model.set_params(likelihood="chain").save(tmp_path / "m.sf")
+    np.testing.assert_array_equal(probabilities(sf.load(tmp_path / "m.sf")), before)
+
+
+def test_any_other_function_is_named_too(tmp_path):
+    model = make(max_iter=2).fit(X, Y).set_params(scheme=len)
+    with pytest.raises(ModelFileError, match="scheme is a function"):
+        model.save(tmp_path / "m.sf")
 
 
 # --- what it refuses ---------------------------------------------------------------------------
@@ -572,13 +651,140 @@ def test_data_that_are_refused():
         make(lambda x, z: 1.0 + np.abs(x[:, :1] - z[:, :1].T), n_inducing=500).fit(X, Y)
 
 
+def test_tokens_that_are_numbers_of_rows_have_no_means():
+    n = len(STACKED)
+    given = Precomputed(RBF(1.0)(STACKED))
+    rows = np.split(np.arange(n, dtype=float)[:, None], np.cumsum([len(x) for x in X])[:-1])
+    for kernel in (given, 2.0 * given):
+        for wanted, name in (
+            ({"inducing": "kmeans"}, "inducing='kmeans'"),
+            ({"optimize_inducing": True}, "optimize_inducing=True"),
+        ):
+            with pytest.raises(CapabilityError, match=f"{name} .*Precomputed"):
+                make(kernel, n_inducing=10, **wanted).fit(rows, Y)
+    assert make(given, n_inducing=10).fit(rows, Y).n_kept_ == 10
+
+
+def distant(a, b):
+    """Large for tokens that are far apart, and so no covariance."""
+    return 1.0 - 0.3 * np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2)) ** 3
+
+
+@pytest.mark.parametrize("optimizer", ["natural", "adam"])
+@pytest.mark.parametrize("n", [2, 5])
+def test_kernels_that_are_indefinite_away_from_inducing_tokens(n, optimizer):
+    with pytest.raises(InputError, match=r"the kernel is not positive semi-definite: .* of -"):
+        make(distant, n_inducing=n, optimizer=optimizer).fit(GX, GY)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("rate", "wanted"),
+    [
+        (5.0, {"optimizer": "adam", "n_inducing": 20}),
+        (20.0, {"n_components": 2}),
+        (20.0, {"gradient": "score"}),
+        (100.0, {}),
+        (1000.0, {"n_components": 2}),
+    ],
+    ids=str,
+)
+def test_learning_rates_that_are_far_too_large(rate, wanted):
+    given = {"learning_rate": rate, "max_iter": 30, "tol": 0.0}
+    with pytest.raises(InputError, match=r"lower .*learning_rate"):
+        make(RBF(0.5), **given | wanted).fit(*galaxy(20, 0, 10))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"optimizer": "adam"}, {"gradient": "score"}], ids=str)
+def test_scores_that_overflow(wanted):
+    with pytest.raises(InputError, match=r"scores of the size 1e\+150 overflow.*lower eta"):
+        make(eta=1e300, **wanted).fit(X, Y)
+    with pytest.raises(InputError, match="overflow: scale the features"):
+        make("linear", **wanted).fit([1e100 * x for x in X], Y)
+
+
 def test_memory_is_that_of_inducing_tokens_and_one_batch():
     """Not of all tokens: half of the budget of 30 inducing tokens does for 20."""
     copies, s, longest = 4, 3, max(map(len, X))
-    need = 8.0 * (copies * s * 20**2 + longest * (20 * (s + 4) + 3 * 4 * s)) / 2**30
+    need = copies * s * 20**2 + longest * (20 * (s + 4) + 3 * 4 * s) + longest**2 * (6 * s + 3)
+    need *= 8.0 / 2**30
     wanted = {"batch_size": 1, "max_iter": 1, "gram_budget": 1.01 * need}
     make(n_inducing=20, **wanted).fit(X, Y)
     with pytest.raises(BudgetError, match="over 30 inducing tokens"):
         make(n_inducing=30, **wanted).fit(X, Y)
     with pytest.raises(BudgetError, match="n_inducing"):
         make(n_inducing=20, **wanted | {"optimizer": "adam"}).fit(X, Y)
+
+
+def peak(model, x, y):
+    """The most bytes of arrays during a fit."""
+    tracemalloc.start()
+    try:
+        model.fit(x, y)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wanted"),
+    [
+        ([300, 5], {"n_draws": 10}),
+        ([300, 5], {"n_draws": 10, "optimizer": "adam"}),
+        ([150, 5], {"n_draws": 20, "gradient": "score"}),
+        ([250, 5], {"n_components": 3}),
+        ([90] * 12, {"batch_size": 6}),
+        ([20] * 10, {"n_components": 8, "n_inducing": 100}),
+    ],
+    ids=str,
+)
+def test_memory_is_within_the_budget(lengths, wanted):
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)) for n in lengths]
+    y = [rng.integers(3, size=n).tolist() for n in lengths]
+    given = {"n_inducing": 10, "max_iter": 2} | wanted
+    make(**given).fit(x, y)  # what is compiled or imported is not counted
+    need = peak(make(**given), x, y) / 2**30
+    # what fits into the memory that is needed at all, and no more than twice that, is refused
+    with pytest.raises(BudgetError, match="cut long sequences"):
+        make(**given, gram_budget=0.95 * need).fit(x, y)
+    make(**given, gram_budget=2.0 * need).fit(x, y)
+
+
+def test_one_pass_over_many_batches_goes_most_of_the_way():
+    """The first batches are all that is known so far, and weigh accordingly."""
+    X, y = sf.make_galaxy(200, random_state=0)
+
+    def bounds(epochs):
+        model = sf.StructuredSVGP(
+            RBF(0.5), 30, batch_size=5, optimize_kernel=False, max_iter=epochs, random_state=0
+        )
+        return model.fit(X, y).bounds_
+
+    once, settled = bounds(1), bounds(5)[-80:].mean()
+    assert (settled - once[-8:].mean()) / (settled - once[0]) < 0.03
+
+
+def large_features(scale, n=20):
+    """Labels of a linear model, its features given in small units."""
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(5, 3))
+    x = [rng.normal(size=(12, 5)) for _ in range(n)]
+    y = [(row @ w + rng.gumbel(size=(12, 3))).argmax(axis=1).tolist() for row in x]
+    return [scale * row for row in x], y
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted", "share"),
+    [
+        (galaxy(20, 0, 10), {"kernel": RBF(0.5), "n_inducing": 20, "eta": 20.0}, 0.85),
+        (galaxy(20, 0, 10), {"kernel": RBF(0.5), "n_inducing": 20, "eta": 1000.0}, 0.85),
+        (large_features(255.0), {"kernel": "linear"}, 0.65),
+    ],
+    ids=["eta 20", "eta 1000", "features of hundreds"],
+)
+def test_steps_end_where_the_bound_would_fall(data, wanted, share):
+    """Of a wide prior all probabilities are near 0 or 1, and second derivatives near zero."""
+    model = sf.StructuredSVGP(**wanted, max_iter=40, random_state=0, n_jobs=1).fit(*data)
+    assert model.bound_ > 0.2 * model.bounds_[0]
+    assert model.score(*data) > share

@@ -92,6 +92,18 @@ def test_function_may_give_a_sparse_matrix():
     np.testing.assert_array_equal(kernel(sp.csr_array(np.eye(3))), np.eye(3))
 
 
+def test_function_gets_numbers_that_can_be_summed():
+    """Binary attributes are int8, which 200 of them would overflow."""
+    x = sp.csr_array(np.ones((3, 200), np.int8))
+    np.testing.assert_array_equal(Callable(lambda x, z: x @ z.T)(x), np.full((3, 3), 200.0))
+    np.testing.assert_array_equal(Callable(lambda x, z: x @ z.T).diagonal(x), np.full(3, 200.0))
+
+
+def test_function_of_a_ragged_list():
+    with pytest.raises(InputError, match="the kernel function must give real numbers"):
+        Callable(lambda x, z: [[1.0, 2.0], [3.0]])(np.eye(2))
+
+
 def test_function_of_a_wrong_shape():
     with pytest.raises(InputError, match=r"shape \(3,\) where the tokens ask for \(3, 3\)"):
         Callable(lambda x, z: np.ones(3))(np.eye(3))
@@ -150,6 +162,26 @@ def test_precomputed():
 def test_bad_gram(gram, message):
     with pytest.raises(InputError, match=message):
         Precomputed(gram).fit([[0]])
+
+
+@pytest.mark.parametrize(
+    "gram",
+    [[["a"]], [[1, 2], [3]], np.eye(2, dtype=complex), sp.csr_array(np.eye(2) * 1j), None, "gram"],
+    ids=["text", "ragged", "complex", "sparse complex", "none", "a word"],
+)
+def test_gram_that_is_no_matrix_of_numbers(gram):
+    for use in (Precomputed(gram).fit, Precomputed(gram), Precomputed(gram).diagonal):
+        with pytest.raises(InputError, match="Precomputed: gram must be"):
+            use([[0]])
+
+
+def test_gram_in_other_forms():
+    x = np.array([[2], [0], [2]])
+    for gram in (sp.csr_array(GRAM), sp.coo_matrix(GRAM), GRAM.tolist(), GRAM.astype(np.float32)):
+        kernel = Precomputed(gram)
+        for one in (kernel, kernel.fit(x), clone(kernel), restore(*kernel.state())):
+            np.testing.assert_array_equal(one(x), GRAM[np.ix_([2, 0, 2], [2, 0, 2])])
+            np.testing.assert_array_equal(one.diagonal(x), [1.0, 2.0, 1.0])
 
 
 def test_rounding_is_no_asymmetry():

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from seqfield.errors import InputError
-from seqfield.kernels import RBF, Graph, Kernel, Linear, Polynomial
+from seqfield.kernels import RBF, Graph, Kernel, Linear, Normalized, Polynomial, Precomputed
 from seqfield.kernels.covariance import Explicit, Factored, LowRank, Matrix, OnDemand, span
 from seqfield.kernels.functions import (
     Expanded,
@@ -60,6 +60,8 @@ def test_products_and_columns_are_those_of_the_gram_matrix(form):
         rows = np.array([4, 0, 17, 4])
         got = covariance.rows_times(rows, v)
         np.testing.assert_allclose(got, gram[rows] @ v, atol=1e-6 * scale)
+        got = covariance.columns_times(rows, v[:4])
+        np.testing.assert_allclose(got, gram[:, rows] @ v[:4], atol=1e-6 * scale)
     for chosen in ([3], [7, 2, 29], [5, 5], []):
         got = covariance.columns(np.array(chosen, np.int64))
         assert got.shape == (N, len(chosen))
@@ -114,6 +116,14 @@ def test_factored(sparse):
     assert isinstance(covariance.columns(np.array([8, 1])), np.ndarray)
 
 
+def test_many_attributes_in_common():
+    """More than an int8, the type of binary attributes, can count."""
+    x = sp.csr_array(np.ones((3, 200), np.int8))
+    covariance = Explicit(Linear().expansion(x), x)
+    np.testing.assert_array_equal(covariance.columns(np.array([0])), np.full((3, 1), 200.0))
+    np.testing.assert_array_equal(covariance.multiply(np.eye(3)), np.full((3, 3), 200.0))
+
+
 @pytest.mark.parametrize("rank", [1, 5, 12])
 def test_fewer_landmarks(rank):
     """Exact at the landmarks; the rest of G is at least as large (Nystrom)."""
@@ -125,6 +135,48 @@ def test_fewer_landmarks(rank):
     assert covariance.function(np.ones((N, 1))).n_tokens == rank
     exact = np.isclose(np.diag(approximate), 1.0, atol=1e-8)
     assert exact.sum() == rank
+
+
+def drawn_or_chosen(kernel, x, rank):
+    for rng in (None, np.random.default_rng(0)):
+        yield lambda rng=rng: LowRank.choose(kernel, x, rank, rng=rng)
+
+
+@pytest.mark.parametrize("rank", [4, 37])
+def test_landmarks_of_what_is_no_covariance(rank):
+    wrong = np.eye(37)
+    wrong[0, 1] = wrong[1, 0] = 5.0
+    for choose in drawn_or_chosen(Precomputed(wrong), np.arange(37)[:, None], rank):
+        with pytest.raises(InputError, match="not positive semi-definite: 5 for tokens 0 and 1"):
+            choose()
+
+
+def test_landmarks_of_a_kernel_that_overflows():
+    x = np.full((20, 3), 1.0)
+    x[11] = 1e3
+    for choose in drawn_or_chosen(Polynomial(80), x, 5):
+        with pytest.raises(InputError, match="the kernel is inf for tokens 11 and 11"):
+            choose()
+
+
+@pytest.mark.parametrize("kernel", [Linear(), Normalized(Linear()), Linear() + 1.0], ids=repr)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_features_that_overflow(kernel, form):
+    x = form(np.where(np.arange(N) == 7, 1e160, 1.0)[:, None] * (DENSE + 9.0))
+    expansion = kernel.expansion(x)
+    with pytest.raises(InputError, match="the kernel is inf for tokens 7 and 7"):
+        Explicit(expansion, x)
+    trained = Explicit(expansion, x[:7]).function(np.full((7, 2), 1e150))
+    trained.values(x[:7])
+    with pytest.raises(InputError, match="7"):
+        trained.values(x)
+
+
+def test_values_that_are_large_are_no_overflow():
+    """Their sum is infinite, none of them is."""
+    x = np.full((40, 1), 1e153)
+    function = Expanded(Linear().expansion(x), np.full((1, 1), 1e154))
+    np.testing.assert_allclose(function.values(x), 1e307, rtol=1e-12)
 
 
 def test_landmarks_are_drawn_by_the_generator():

@@ -57,6 +57,15 @@ def test_features_are_the_kernel(kernel):
         np.testing.assert_array_equal(getattr(again, part), getattr(there, part))
 
 
+def test_many_attributes_in_common():
+    """More than an int8, the type of binary attributes, can count."""
+    x = sp.csr_array(np.ones((3, 200), np.int8))
+    for kernel in (Linear(), Columns(Linear(), slice(0, 150)), Linear() + Linear()):
+        features = kernel.expansion(x).transform(x)
+        assert features.dtype == np.float64
+        np.testing.assert_array_equal((features @ features.T).toarray(), kernel(x))
+
+
 @pytest.mark.parametrize(
     "kernel", [RBF(1.0), Polynomial(3, 0.0), Polynomial(4), Linear() * Linear(), Linear() ** 2]
 )

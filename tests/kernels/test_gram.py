@@ -7,7 +7,16 @@ import pytest
 import scipy.sparse as sp
 
 from seqfield.errors import BudgetError, InputError
-from seqfield.kernels import RBF, Callable, Columns, Linear, Matern, Normalized, Polynomial
+from seqfield.kernels import (
+    RBF,
+    Callable,
+    Columns,
+    Linear,
+    Matern,
+    Normalized,
+    Polynomial,
+    Precomputed,
+)
 from seqfield.kernels import gram as module
 from seqfield.kernels.gram import apply, distinct, gram, product
 
@@ -189,10 +198,42 @@ def test_negative_eigenvalues_are_found():
     def function(x, z):
         return -((x - z.T) ** 2)
 
-    with pytest.raises(InputError, match="not positive semi-definite: an eigenvalue of -"):
+    with pytest.raises(InputError, match=r"not positive semi-definite: -.* tokens 0 and"):
         gram(Callable(function), np.arange(600.0)[:, None], budget=1e9)
     # of two sets of tokens nothing of the kind can be said
     gram(Callable(function), np.arange(9.0)[:, None], np.arange(8.0)[:, None], budget=1e9)
+
+
+def banded(value):
+    """Of tokens next to each other; with a value above 1/2 it is no covariance."""
+    return Callable(lambda x, z: (x == z.T) + value * (np.abs(x - z.T) == 1))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n", [20, 700, 2500])
+def test_negative_eigenvalues_of_matrices_without_a_wrong_entry(n, dtype):
+    x = np.arange(float(n))[:, None]
+    with pytest.raises(InputError, match="not positive semi-definite: an eigenvalue of -0"):
+        gram(banded(0.9), x, budget=1e9, dtype=dtype)
+    gram(banded(0.5), x, budget=1e9, dtype=dtype)
+
+
+@pytest.mark.parametrize("n", [600, 2500])
+def test_one_entry_that_no_covariance_has(n):
+    """Wherever it stands."""
+    wrong = np.eye(n)
+    wrong[n - 70, 33] = wrong[33, n - 70] = 5.0
+    x = np.arange(n)[:, None]
+    with pytest.raises(InputError, match=f"semi-definite: 5 for tokens 33 and {n - 70}, 1 and 1"):
+        gram(Precomputed(wrong), x, budget=1e9)
+    wrong[n - 70, 33] = wrong[33, n - 70] = 0.0
+    wrong[33, 33] = -0.1
+    with pytest.raises(InputError, match=r"semi-definite: -0\.1 for tokens 33 and 33"):
+        gram(Precomputed(wrong), x, budget=1e9)
+
+
+def test_zero_is_a_covariance():
+    gram(Callable(lambda x, z: 0.0 * (x @ z.T)), np.eye(5), budget=1e9)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -13,6 +13,7 @@ from seqfield.kernels import (
     Callable,
     Columns,
     Constant,
+    Graph,
     Kernel,
     Linear,
     Matern,
@@ -28,6 +29,7 @@ from seqfield.kernels import (
     restore,
 )
 from seqfield.kernels._base import KERNELS
+from seqfield.kernels.gram import gram
 
 WIDTH = 6
 
@@ -128,8 +130,6 @@ def test_sparse_equals_dense(kernel):
 def test_binary_sparse_equals_dense(kernel):
     x = (np.random.default_rng(3).random((12, WIDTH)) < 0.4).astype(np.float64)
     sparse = sp.csr_array(x.astype(np.int8))
-    if "Callable" in repr(kernel):
-        sparse = sp.csr_array(x)  # the function would sum in int8
     np.testing.assert_allclose(kernel(sparse), kernel(x), rtol=1e-13, atol=1e-13)
 
 
@@ -226,6 +226,37 @@ def test_expansion(kernel):
         np.testing.assert_allclose(here @ here.T, kernel(a), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(there @ here.T, kernel(b, a), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(expansion.squared_norms(b), kernel.diagonal(b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [RBF(), Matern(), RationalQuadratic()], ids=repr)
+def test_distances_far_from_the_origin(kernel):
+    """|x|^2 + |z|^2 - 2 x . z alone would lose all digits of the distance to those of the norms."""
+    # such numbers have exact sums with the offsets
+    near, new = (np.round(x * 1024) / 1024 for x in (tokens(n=40), tokens(1, 9)))
+    fitted = kernel.fit(near)
+    for offset in (2.0**27, -(2.0**30) * np.arange(WIDTH)):
+        far = kernel.fit(near + offset)
+        np.testing.assert_allclose(far.length_scale, fitted.length_scale, rtol=1e-12)
+        for x, z in ((near, None), (new, near), (near[:5], near)):
+            moved = None if z is None else z + offset
+            np.testing.assert_allclose(far(x + offset, moved), fitted(x, z), rtol=1e-11)
+        whole = gram(far, near + offset, budget=1e9)
+        np.testing.assert_array_equal(whole, whole.T)
+        # rows 1 and 5 are equal
+        assert whole[1, 5] == 1.0
+        some = Columns(far, [0, 3])(near + offset)
+        np.testing.assert_allclose(some, Columns(fitted, [0, 3])(near), rtol=1e-11)
+
+
+def test_distances_beside_an_outlier():
+    """One token far from all others must not cost them their digits."""
+    x = tokens(n=40)
+    wanted = RBF(1.0)(x[1:])
+    for outlier in (0, 7, 39):
+        rest = np.delete(np.arange(40), outlier)
+        far = x.copy()
+        far[rest], far[outlier] = x[1:], 1e9
+        np.testing.assert_allclose(RBF(1.0)(far)[np.ix_(rest, rest)], wanted, rtol=1e-12)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -360,6 +391,8 @@ def test_auto_must_be_fitted():
         (Linear() * np.int64(2), "2.0 * Linear()"),
         (Columns(RBF(), "w="), "Columns(RBF(), columns='w=')"),
         (Callable(inner), "Callable(inner)"),
+        (Graph(), "Graph()"),
+        (Graph(n_components=5), "Graph(n_components=5)"),
     ],
 )
 def test_repr(kernel, written):

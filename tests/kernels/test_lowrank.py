@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from seqfield.errors import InputError
-from seqfield.kernels import RBF, Linear, Polynomial
+from seqfield.kernels import RBF, Linear, Normalized, Polynomial, Precomputed
 from seqfield.kernels.gram import distinct
 from seqfield.kernels.lowrank import landmarks, nystrom, pivoted_cholesky
 
@@ -150,6 +150,30 @@ def test_tolerance():
     assert left.max() <= 0.1
     shorter = pivoted_cholesky(RBF(1.0), x, len(found.chosen) - 1)
     assert np.diagonal(g - shorter.factor @ shorter.factor.T).max() > 0.1
+
+
+def test_pivots_of_what_is_no_covariance():
+    wrong = np.eye(37)
+    wrong[0, 1] = wrong[1, 0] = 5.0
+    x = np.arange(37)[:, None]
+    for rng in (None, np.random.default_rng(0)):
+        with pytest.raises(InputError, match=r"not positive semi-definite.* token [01]"):
+            pivoted_cholesky(Precomputed(wrong), x, 37, rng=rng)
+    with pytest.raises(InputError, match="not positive semi-definite"):
+        pivoted_cholesky(Precomputed(-np.eye(3)), x[:3], 2)
+
+
+def test_kernels_that_overflow():
+    x = np.full((20, 3), 1.0)
+    x[11] = 1e3
+    for choose in (pivoted_cholesky, lambda *a: nystrom(*a, np.random.default_rng(0))):
+        with pytest.raises(InputError, match="the kernel is inf for tokens 11 and 11"):
+            choose(Polynomial(80), x, 5)
+    with pytest.raises(InputError, match="the kernel is inf for tokens 1 and 1"):
+        landmarks(Polynomial(80), x[10:])
+    # where k(x, x) is not inf, but what it is made of
+    with pytest.raises(InputError, match="the kernel is nan"):
+        pivoted_cholesky(Normalized(Polynomial(80)), x, 5)
 
 
 def test_no_diagonal_no_pivots():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqfield.errors import InputError
-from seqfield.linalg.factor import cholesky_factor, eigen_factor
+from seqfield.linalg.factor import cholesky_factor, eigen_factor, lower_factor
 
 
 def gram(n=20, rank=20, seed=0):
@@ -62,3 +62,11 @@ def test_not_positive_semi_definite(factor):
 def test_nan():
     with pytest.raises(InputError):
         cholesky_factor(np.array([[1.0, np.nan], [np.nan, 1.0]]))
+
+
+def test_lower_factor():
+    a = np.array([[4.0, 2.0], [2.0, 5.0]])
+    np.testing.assert_allclose(lower_factor(a), [[2.0, 0.0], [1.0, 2.0]], rtol=1e-15)
+    for bad in (np.diag([1.0, -1.0]), np.diag([1.0, np.nan]), np.diag([1.0, np.inf])):
+        with pytest.raises(InputError, match="Scale the features"):
+            lower_factor(bad)

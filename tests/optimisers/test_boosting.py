@@ -91,12 +91,14 @@ def test_bounds_of_whole_counts_equal_their_formulas(kind, s, scheme, observed):
             break
         assert {state.unit_of(k) for k in range(len(theta))} == {1.0}
         alive = np.flatnonzero(np.diff(state.first) > 1)
+        # sums are made anew once R has fallen by e^16; until then rounding is that of the first R
+        rtol = 4.0 * np.exp(16.0) * np.finfo(float).eps
         for step in STEPS[::3]:
             tight, loose = brute.tight(theta, step)[alive], brute.loose(theta, step)[alive]
             got = [chord_sum(state, k, step) for k in alive]
-            np.testing.assert_allclose(got, tight, rtol=1e-9)
+            np.testing.assert_allclose(got, tight, rtol=rtol)
             got = [one_chord(state, k, step) for k in alive]
-            np.testing.assert_allclose(got, loose, rtol=1e-9)
+            np.testing.assert_allclose(got, loose, rtol=rtol)
 
 
 def test_real_values_are_put_on_a_fine_grid():

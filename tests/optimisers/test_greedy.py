@@ -46,19 +46,18 @@ class Problem(NamedTuple):
     def edges(self):
         return self.objective.architecture.edges
 
-    def atoms(self):
+    def atoms(self, held=True):
         covariances = [Matrix(None, None, gram, 1) for gram in self.grams]
         # joint is right for all sets of atoms, and needed for whole labellings
-        return Atoms(
-            S, covariances, eta=self.eta, free=self.free, edges=self.edges, joint=not self.edges
-        )
+        settings = {"free": self.free, "edges": self.edges, "joint": not self.edges, "held": held}
+        return Atoms(S, covariances, eta=self.eta, **settings)
 
     def start(self):
         return np.zeros(self.objective.architecture.n_parameters)
 
-    def greedy(self, pick, **wanted):
+    def greedy(self, pick, *, held=True, **wanted):
         settings = {"max_iter": 200, "max_atoms": 200, "tol": 1e-13} | wanted
-        return Greedy(self.atoms(), ElasticNet(0.0, C2), pick, **settings)
+        return Greedy(self.atoms(held), ElasticNet(0.0, C2), pick, **settings)
 
     def select(self, pick, callback=None, **wanted):
         return self.greedy(pick, **wanted).minimise(self.objective, self.start(), callback)
@@ -268,6 +267,34 @@ def test_update_last_is_new_and_then_all(case):
         assert p.derivative(parts, whole, atom) == pytest.approx(0.0, abs=3e-4)
 
 
+@pytest.mark.parametrize(
+    ("case", "update"), [(case, "all") for case in CASES] + [(case, "new") for case in NEW]
+)
+def test_products_with_the_covariances_are_the_same_as_values_held(case, update, monkeypatch):
+    monkeypatch.setattr(greedy, "SHARE", 0.0)  # every refit as fine as wanted
+    runs = [run(case, update=update, max_iter=6, held=held)[1] for held in (True, False)]
+    assert runs[0].trace[0].atoms == runs[1].trace[0].atoms
+    np.testing.assert_allclose(runs[0].theta, runs[1].theta, atol=1e-5)
+    risks = [[told.risk for told in result.trace[0].rounds] for result in runs]
+    np.testing.assert_allclose(*risks, rtol=1e-8)
+
+
+@pytest.mark.parametrize("update", ["all", "new"])
+def test_a_refit_begins_where_the_last_one_has_ended(update, monkeypatch):
+    """No function is evaluated twice in a row: only where a descent goes."""
+    p = problem()
+    seen, once = [], Objective.value_and_grad
+
+    def spy(self, theta):
+        seen.append(theta.copy())
+        return once(self, theta)
+
+    monkeypatch.setattr(Objective, "value_and_grad", spy)
+    p.select(coordinates(p), max_iter=4, update=update)
+    assert len(seen) > 10
+    assert all(not np.array_equal(a, b) for a, b in pairwise(seen))
+
+
 # --- all atoms are the dense model -------------------------------------------------------------
 
 
@@ -361,6 +388,32 @@ def test_coordinates_are_those_with_the_largest_derivatives(size, eta, missing, 
         np.testing.assert_allclose(got, sorted(best[a] for a in order[:size]), rtol=1e-4)
         assert not seen & set(atoms)
         seen |= set(atoms)
+
+
+@pytest.mark.parametrize("rule", ["largest", "random"])
+def test_rounds_of_several_sequences(rule):
+    """A few of each, until there are enough and in proportion to those that are there."""
+    p = problem(seed=3, n=12)
+    pick = coordinates(p, 2, rule)
+    pick.least, pick.growth = 3, 0.5
+    found, picked = spied(p, pick, 5)
+    n_atoms = [0, *(told.n_atoms for told in found.rounds)]
+    for before, atoms in zip(n_atoms, picked, strict=False):
+        wanted = max(3, 0.5 * before)
+        assert wanted <= len(atoms) <= wanted + 2
+    # of the first sequence the two with the largest derivatives
+    parts, whole, _ = p.function(found, 0)
+    got = sorted(abs(p.derivative(parts, whole, a)) for a in picked[0][:2])
+    tops = []
+    for i in range(12):
+        best = {}
+        for a in all_coordinates(p, i):
+            place, value = (a.rows[0], a.columns[0]), abs(p.derivative(parts, whole, a))
+            best[place] = max(value, best.get(place, 0.0))
+        tops.append(sorted(best.values())[-2:])
+    near = [np.allclose(got, one, rtol=1e-4) for one in tops]
+    assert any(near)
+    assert rule == "random" or near[int(np.argmax([one[-1] for one in tops]))]
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqfield.architectures._maps import DenseMap
-from seqfield.architectures.kernel import Features, Gram
+from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
+from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError
 from seqfield.estimators._objective import Objective
 from seqfield.labels import LabelSet, Targets
@@ -42,17 +42,12 @@ def problem(kind, seed=0, n=60, s=3, c2=0.05, missing=0.0, loss=LOG, stay=0.0):
         targets = Targets(codes, mask, offsets)
     gram = x @ x.T
     root, _ = eigen_factor(gram)
-    architecture, rows = {
-        "linear": lambda: (
-            Linear.build(Sequences(x, offsets), targets, s, observed=False),
-            x,
-        ),
-        "features": lambda: (Features(s, DenseMap(root.shape[1], s)), root),
-        "gram": lambda: (
-            Gram(s, len(gram), lambda v: gram @ v),
-            np.arange(len(y), dtype=float)[:, None],
-        ),
+    architecture = {
+        "linear": lambda: Linear.build(Sequences(x, offsets), targets, s, observed=False),
+        "rooted": lambda: Rooted(s, root),
+        "gram": lambda: Gram(s, len(gram), lambda v: gram @ v),
     }[kind]()
+    rows = x if kind == "linear" else np.arange(len(y), dtype=float)[:, None]
     data = Sequences(rows, offsets)
     weights = rng.uniform(0.5, 2.0, n)
     return Objective(architecture, loss, ElasticNet(0.0, c2), data, targets, weights, None, 1)
@@ -68,7 +63,7 @@ def minimise(optimiser, goal):
     return result, np.array(steps)
 
 
-@pytest.mark.parametrize("kind", ["linear", "features", "gram"])
+@pytest.mark.parametrize("kind", ["linear", "rooted", "gram"])
 @pytest.mark.parametrize("cost", [0.0, 1.0])
 def test_same_optimum_as_lbfgs_in_few_iterations(kind, cost):
     goal = problem(kind, loss=LogLoss(cost))
@@ -85,12 +80,12 @@ def test_same_optimum_as_lbfgs_in_few_iterations(kind, cost):
 
 
 def test_all_coordinates_take_the_same_steps():
-    paths = [minimise(NewtonCG(tol=1e-8), problem(kind))[1] for kind in ("features", "gram")]
+    paths = [minimise(NewtonCG(tol=1e-8), problem(kind))[1] for kind in ("rooted", "gram")]
     np.testing.assert_allclose(paths[0], paths[1], rtol=1e-9)
 
 
 def test_the_end_is_more_than_linear():
-    goal = problem("features", c2=1.0)
+    goal = problem("rooted", c2=1.0)
     best = minimise(NewtonCG(tol=1e-15), goal)[0]
     errors = minimise(NewtonCG(tol=TIGHT), goal)[1] - best.value
     errors = errors[errors > 1e-11 * best.value]
@@ -100,7 +95,7 @@ def test_the_end_is_more_than_linear():
     assert ratios[-1] < 0.01
 
 
-@pytest.mark.parametrize("kind", ["linear", "features", "gram"])
+@pytest.mark.parametrize("kind", ["linear", "rooted", "gram"])
 def test_missing_labels_and_negative_curvature(kind):
     goal = problem(kind, missing=0.6, seed=3)
     theta = 3.0 * np.random.default_rng(0).normal(size=goal.architecture.n_parameters)
@@ -121,7 +116,7 @@ def test_missing_labels_and_negative_curvature(kind):
 
 def test_block_curvature_is_damped():
     """Strongly coupled labels: the block form is too small along them, yet the value falls."""
-    goal = problem("features", stay=0.95, n=80, c2=0.3)
+    goal = problem("rooted", stay=0.95, n=80, c2=0.3)
     want, _ = minimise(NewtonCG(tol=TIGHT), goal)
     found, values = minimise(NewtonCG(max_iter=500, tol=1e-9, block=True), goal)
     assert found.converged
@@ -133,13 +128,13 @@ def test_block_curvature_is_damped():
 def test_what_is_missing_is_named():
     with pytest.raises(CapabilityError, match=r"Newton-CG needs .*curvature"):
         NewtonCG().minimise(object(), np.zeros(1))
-    goal = problem("features", loss=MarginalLoss())
+    goal = problem("rooted", loss=MarginalLoss())
     with pytest.raises(CapabilityError, match="MarginalLoss"):
         minimise(NewtonCG(), goal)
 
 
 def test_limits():
-    goal = problem("features")
+    goal = problem("rooted")
     found, values = minimise(NewtonCG(max_iter=2, tol=TIGHT), goal)
     assert not found.converged
     assert found.n_iter == len(values) == 2

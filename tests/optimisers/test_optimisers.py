@@ -486,6 +486,15 @@ def test_elastic_net():
                 ElasticNet(**{name: bad})
 
 
+def test_no_bound_from_what_is_no_inner_product():
+    prior, v = ElasticNet(0.0, 2.0), np.array([3.0, 4.0])
+    with pytest.raises(InputError, match="not positive semi-definite"):
+        prior.gap(v, v, lambda v: -v)
+    # rounding takes a square of 0 below 0
+    assert prior.gap(v, v, lambda v: -1e-17 * v, lambda v: 1e-12) == 0.0
+    assert np.isnan(prior.gap(v, v, lambda v: np.nan * v))
+
+
 # --- the bound needs a convex objective --------------------------------------------------------
 
 

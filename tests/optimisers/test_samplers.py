@@ -20,6 +20,7 @@ from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.optimisers import elliptical_slice, hamiltonian
 from seqfield.optimisers._sampling import Plan, effective_sample_size
+from seqfield.optimisers.device_slice import DeviceSlice
 from seqfield.optimisers.elliptical_slice import EllipticalSlice, Likelihood, Walk
 from seqfield.optimisers.hamiltonian import Hamiltonian, NoUTurn, Point, Points, StepSize, rotated
 from seqfield.optimisers.slice import slice_sample
@@ -27,8 +28,17 @@ from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 
 PLAIN = ElasticNet(0.0, 0.0)
-SAMPLERS = {"ess": EllipticalSlice, "hmc": Hamiltonian, "nuts": NoUTurn}
+SAMPLERS = {
+    "ess": EllipticalSlice,
+    "ess on a device": DeviceSlice,
+    "hmc": Hamiltonian,
+    "nuts": NoUTurn,
+}
+#: those that take the problem apart, instead of asking for gradients
+OWN = ("ess", "ess on a device")
 every = pytest.mark.parametrize("kind", SAMPLERS)
+# every shape is compiled anew for a device, which takes longer than all else here
+on_host = pytest.mark.parametrize("kind", ["ess", "hmc", "nuts"])
 
 
 def objective(architecture, lengths, y, rows=None, *, weights=None, mask=None, law=None, jobs=None):
@@ -231,8 +241,8 @@ def test_likelihood_of_scores(s, kind, size):
     t, u = size * rng.normal(size=(2, s, s))
     if size == 400.0:  # more than the quick form takes
         assert np.ptp(t) > 250
-        rest = likelihood.free, likelihood.offsets, likelihood.weights
-        assert np.isnan(_numba_total.log_z_of(f, g, 1.0, 0.0, t, *rest))
+        scores, known = likelihood._line(f, g, t, u)
+        assert np.isnan(_numba_total.log_likelihood(*scores, 1.0, 0.0, t, *known, -np.inf))
     want = -table.value(np.concatenate([f.ravel(), t.ravel()]))
     assert likelihood.at(f, t) == pytest.approx(want, rel=1e-12)
     along = likelihood.along(f, g, t, u)
@@ -297,6 +307,7 @@ def test_what_is_missing_is_named():
     plan = Plan.of(4, 0.5, 1, 1)
     for sampler, message in [
         (EllipticalSlice(plan), "elliptical slice sampling needs .*problem"),
+        (DeviceSlice(plan), "elliptical slice sampling on a device needs .*problem"),
         (Hamiltonian(plan), "Hamiltonian Monte Carlo needs .*each_value_and_grad"),
         (NoUTurn(plan), "NUTS needs .*value_and_grad"),
     ]:
@@ -515,6 +526,7 @@ def standardised(theta, functions, want, error=0.0):
 
 RUNS = {
     "ess": {"n_steps": 6000, "n_chains": 4, "burn_in": 0.05},
+    "ess on a device": {"n_steps": 1000, "n_chains": 24, "burn_in": 0.1},
     "hmc": {"n_steps": 800, "n_chains": 60},
     "nuts": {"n_steps": 900, "n_chains": 4},
 }
@@ -524,7 +536,7 @@ RUNS = {
 def test_posterior_moments(kind, tiny):
     """All within 4.5 standard errors; a prior of 1.05 times the width is 7 away at least."""
     goal, quick, mean, error = tiny
-    theta, draws = draw(kind, goal if kind == "ess" else quick, 8, **RUNS[kind])
+    theta, draws = draw(kind, goal if kind in OWN else quick, 8, **RUNS[kind])
     z, size = standardised(theta, lambda theta: functions(quick, theta), mean, error)
     assert size > 1000
     assert np.abs(z).max() < 4.5
@@ -549,7 +561,7 @@ def moments(theta):
     return np.column_stack([theta, theta**2, theta**4, theta[:, :1] * theta[:, 1:]])
 
 
-@every
+@on_host
 def test_without_data_draws_are_those_of_the_prior(kind):
     goal = some(2, n=4, rank=3, weights=np.full(4, 1e-9))
     p = goal.architecture.n_parameters
@@ -653,7 +665,7 @@ def unevenness(ranks):
     return np.maximum(np.abs(mean), np.abs(variance))
 
 
-@every
+@on_host
 def test_simulation_based_calibration(kind):
     """A prior whose scale is a tenth off shows in the squared norm at once."""
     assert unevenness(ranks(kind, 1.0)).max() < 3.0
@@ -683,6 +695,20 @@ def test_the_same_seed_gives_the_same_draws(kind):
     np.testing.assert_array_equal(first.theta, a.theta.mean(axis=0))
     assert first.value == pytest.approx(-a.watched[:, :, 0].mean(), rel=1e-14)
     assert first.n_iter == SAMPLERS[kind](Plan.of(14, 0.5, 3, 9)).max_iter == 42
+    assert 3 * 15 < a.n_evaluations < 3 * 15 * 40
+
+
+def test_callbacks_of_chains_on_a_device():
+    """They see whole blocks of steps of all chains, and may stop after one."""
+    goal, seen = some(3), []
+    kind = "ess on a device"
+    draws = sampled(kind, goal, callback=lambda step: seen.append(step) or False).trace[0]
+    assert [step.iteration for step in seen] == [30, 36, 42]  # where draws are kept
+    assert seen[-1].value == pytest.approx(-draws.watched[:, -1, 0].mean(), rel=1e-12)
+    stopped = sampled(kind, goal, callback=lambda step: True)
+    assert stopped.n_iter == 30
+    assert stopped.trace[0].theta.shape == (3, goal.architecture.n_parameters)
+    np.testing.assert_array_equal(stopped.trace[0].watched, draws.watched[:, :3])
 
 
 @pytest.mark.parametrize("kind", ["ess", "nuts"])
@@ -729,7 +755,7 @@ def test_chains_on_threads_do_not_wait_for_each_other(kind):
     assert found[0].trace[0].theta.shape == (2, architecture.n_parameters)
 
 
-@every
+@on_host
 def test_callbacks_see_every_step_and_may_stop(kind):
     goal, seen = some(3), []
     sampled(kind, goal, callback=lambda step: seen.append(step.iteration) or False)
@@ -739,7 +765,7 @@ def test_callbacks_see_every_step_and_may_stop(kind):
     assert stopped.trace[0].watched.shape == (3, 1, 2)
 
 
-@every
+@on_host
 def test_steps_that_are_told_are_those_of_the_draws(kind):
     goal, values = some(3), {}
 

@@ -17,14 +17,15 @@ from seqfield.kernels import RBF, Linear, Scaled, Sum
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
-from seqfield.optimisers import svi
+from seqfield.optimisers import _elbo
+from seqfield.optimisers._elbo import elbo, moments_of
 from seqfield.optimisers._expectations import (
     BlackBox,
     ChainLikelihood,
     Moments,
     by_reparameterisation,
 )
-from seqfield.optimisers.svi import Adam, StochasticVariational, _State, _Watch, elbo, moments_of
+from seqfield.optimisers.svi import Adam, StochasticVariational, _State, _Watch
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
     Natural,
@@ -111,7 +112,7 @@ def by_quadrature(monkeypatch):
 
     def put(targets=TARGETS, weights=WEIGHTS):
         monkeypatch.setattr(
-            svi, "by_reparameterisation", lambda moments, *_: exact(moments, targets, weights)
+            _elbo, "by_reparameterisation", lambda moments, *_: exact(moments, targets, weights)
         )
 
     put()
@@ -260,7 +261,7 @@ def test_estimates_are_unbiased(wanted, monkeypatch):
     for _ in range(120):
         rows.append(row(elbo(q, MODEL, batch, bound, settings(**wanted), rng)))
     monkeypatch.setattr(
-        svi, "by_reparameterisation", lambda moments, *_: exact(moments, TARGETS, WEIGHTS)
+        _elbo, "by_reparameterisation", lambda moments, *_: exact(moments, TARGETS, WEIGHTS)
     )
     want = row(exactly(q))
     error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
@@ -497,7 +498,10 @@ def coupled(strength, size=3, n=4, seed=0):
         value = gradient(batch.phi @ q.means[0], q.steps)[0][0]
         return value - 0.5 * (np.vdot(q.means, q.means) + np.vdot(q.steps, q.steps) / ETA)
 
-    bound = SimpleNamespace(gradient=gradient, curvature=curvature)
+    def values(f, t):
+        return np.stack([gradient(*one)[0] for one in zip(f, t, strict=True)])
+
+    bound = SimpleNamespace(values=values, gradient=gradient, curvature=curvature)
     return model, batch, bound, by_means
 
 
@@ -576,7 +580,7 @@ def test_the_first_step_of_adam_goes_uphill_everywhere(monkeypatch):
     state = _State(settings(natural=False, n_components=2, learning_rate=rate), MODEL, np.random)
     state.q = before = gaussians(2)
     monkeypatch.setattr(
-        svi, "by_reparameterisation", lambda moments, *_: exact(moments, TARGETS, WEIGHTS)
+        _elbo, "by_reparameterisation", lambda moments, *_: exact(moments, TARGETS, WEIGHTS)
     )
     likelihood = SimpleNamespace(bound=lambda *_: SimpleNamespace(gradient=None, curvature=None))
     state.settings = settings(
@@ -708,6 +712,17 @@ def test_convergence_is_ten_epochs_without_a_rise():
     assert said[19]
     watch = _Watch(0.01)
     assert not [watch(v) for v in [-100.0] * 10 + [-95.0] * 10][-1]
+
+
+def test_a_fall_is_no_convergence():
+    for falling in (
+        -100.0 - np.arange(60.0),
+        -np.exp(np.arange(60.0)),
+        -((1.0 + np.arange(60)) ** 3),
+    ):
+        assert stopped_at(falling) is None
+    rng = np.random.default_rng(0)
+    assert stopped_at(-600 - 2 * np.arange(100.0) + 2 * rng.normal(size=100)) is None
 
 
 def test_a_fit_that_no_longer_rises_has_converged():

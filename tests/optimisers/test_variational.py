@@ -7,18 +7,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import scipy.linalg
+from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp, softmax
 
 from seqfield.architectures.neighbours import Neighbours
-from seqfield.errors import CapabilityError
+from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._bound import by_gram
 from seqfield.estimators._objective import Objective
-from seqfield.estimators.gpsl import _by_gram
 from seqfield.kernels import RBF
 from seqfield.kernels._pairs import Pairs
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
 from seqfield.losses.log import LogLoss
 from seqfield.losses.pseudo import Terms
+from seqfield.optimisers import variational
 from seqfield.optimisers.variational import VariationalEM
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
@@ -60,11 +63,11 @@ def case(seed, distances=(-1, 1), *, s=3, n=6, scale=1.0, missing=0.2, told=1.0,
     return Case(x, gram, rows, Targets(codes, None, offsets), weights, distances, s)
 
 
-def goal(given, root=None):
+def goal(given, root=None, rest=0.0):
     root = np.linalg.cholesky(given.gram) if root is None else root
     data = Sequences(given.rows[:, None].astype(np.float64), given.targets.offsets)
     return Objective(
-        Neighbours(given.s, root, given.distances),
+        Neighbours(given.s, root, given.distances, rest),
         LogLoss(),
         ElasticNet(0.0, 0.0),
         data,
@@ -75,8 +78,8 @@ def goal(given, root=None):
     )
 
 
-def fit(given, root=None, **wanted):
-    objective = goal(given, root)
+def fit(given, root=None, rest=0.0, **wanted):
+    objective = goal(given, root, rest)
     zero = np.zeros(objective.architecture.n_parameters)
     return VariationalEM(**{"n_jobs": 1} | wanted).minimise(objective, zero)
 
@@ -153,7 +156,7 @@ def test_first_bound_is_that_of_the_prior():
 
 
 def test_amplitudes_multiply_the_gram_matrix():
-    given = case(0)
+    given = case(0, scale=3.0)
     for amplitude in ("shared", "label"):
         found = fit(given, amplitude=amplitude, tol=1e-8).trace[0]
         a, m, precisions, steps, variances = state(given, found)
@@ -194,6 +197,53 @@ def test_bound_rises_where_the_parallel_fixed_point_lowers_it():
     for amplitude in AMPLITUDES:
         bounds = np.array(fit(given, amplitude=amplitude).trace[0].bounds)
         assert np.diff(bounds).min() >= -1e-10 * np.abs(bounds).max()
+
+
+@pytest.mark.parametrize("amplitude", AMPLITUDES)
+def test_what_a_root_leaves_out_counts_with_its_variance(amplitude):
+    """As a function of its own at each token, of which nothing is learned."""
+    given = case(0, told=0.8)
+    n = len(given.gram)
+    rest = np.random.default_rng(0).uniform(0.0, 2.0, (n, 1))
+    found = fit(given, rest=rest, max_iter=4, tol=0.0, amplitude=amplitude).trace[0]
+    a, m, precisions, steps, variances = state(given, found)
+    every = covariances(given.gram, a, precisions)
+    v = np.stack([np.diagonal(one) for one in every], axis=1) + a * rest
+    z, gold = exponents(given, m, v, steps, variances)
+    z0, gold0 = exponents(given, m, v - a * rest, steps, variances)
+    change = given.terms.weights @ (gold - logsumexp(z, axis=1) - gold0 + logsumexp(z0, axis=1))
+    want = bound(given, a, m, precisions, steps, variances) + float(change)
+    assert found.bounds[-1] == pytest.approx(want, rel=1e-10)
+    assert (np.diff(found.bounds) >= -1e-10 * abs(want)).all()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_each_label_may_have_a_root_of_its_own(own):
+    given = case(1, told=0.8)
+    root = np.linalg.cholesky(given.gram)
+    shared = fit(given, root, tol=1e-9, max_iter=300, amplitude="fixed")
+    # the same gram matrix by another root, and one that is narrower
+    turned = root @ np.linalg.qr(np.random.default_rng(0).normal(size=root.shape))[0]
+    roots = [root, turned, root[:, :-2] if own else turned]
+    apart = fit(given, roots, tol=1e-9, max_iter=300, amplitude="fixed")
+    if not own:
+        assert apart.value == pytest.approx(shared.value, rel=1e-7)
+        return
+    found = apart.trace[0]
+    assert not found.means[-2:, 2].any()
+    m = np.stack([roots[q] @ found.means[: roots[q].shape[1], q] for q in range(3)], axis=1)
+    v = np.empty_like(m)
+    total = 0.0
+    for q, each in enumerate(roots):
+        lower = found.factors[q][: each.shape[1], : each.shape[1]]
+        covariance = np.linalg.inv(lower @ lower.T)
+        v[:, q] = np.diagonal(each @ covariance @ each.T)
+        total -= kl(found.means[: each.shape[1], q], covariance, np.eye(each.shape[1]))
+    z, gold = exponents(given, m, v, found.steps, found.step_variances)
+    total += float(given.terms.weights @ (gold - logsumexp(z, axis=1)))
+    for mean, variance in zip(found.steps.ravel(), found.step_variances.ravel(), strict=True):
+        total -= kl(np.array([mean]), np.array([[variance]]), np.eye(1))
+    assert found.bounds[-1] == pytest.approx(total, rel=1e-9)
 
 
 # --- the evidence ------------------------------------------------------------------------------
@@ -372,6 +422,58 @@ def test_learned_amplitudes_have_the_larger_bound(scale):
         assert label >= fixed - 1e-6 * abs(fixed)
 
 
+def largest(given, start):
+    """The bound at amplitude 1 by a maximiser that knows nothing of it."""
+    a, shapes = np.ones(given.s), [part.shape for part in start]
+    cuts = np.cumsum([part.size for part in start])[:-1]
+
+    def loss(z):
+        m, precisions, steps, variances = (
+            part.reshape(shape) for part, shape in zip(np.split(z, cuts), shapes, strict=True)
+        )
+        return -bound(given, a, m, np.exp(precisions), steps, np.exp(variances))
+
+    m, precisions, steps, variances = start
+    z = np.concatenate([m.ravel(), np.log(precisions).ravel(), steps.ravel()])
+    z = np.concatenate([z, np.log(variances).ravel()])
+    for _ in range(5):  # it gives up early, as differences are no derivatives
+        z = minimize(loss, z, method="BFGS", options={"gtol": 1e-7, "maxiter": 2000}).x
+    return -loss(z)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_no_other_maximiser_finds_a_larger_bound(scale):
+    gram = scale * np.array([[1.0, 0.4], [0.4, 1.3]])
+    given = small([1, 0, 0, 1, 1], [3, 2], (-1,), gram, rows=[0, 1, 1, 0, 0])
+    result = fit(given, **TIGHT)
+    assert result.converged
+    _, *there = state(given, result.trace[0])
+    n, s = given.gram.shape[0], given.s
+    anywhere = np.zeros((n, s)), np.ones((n, s)), np.zeros((1, s, s)), np.ones((1, s, s))
+    for start in (there, anywhere):
+        assert largest(given, start) <= -result.value + 1e-6 * abs(result.value)
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e9])
+def test_a_large_kernel_does_not_stop_at_the_prior(scale):
+    """One label at a time, every step there lowers the bound."""
+    for seed in range(3):
+        given = case(seed, n=4, scale=scale, told=0.8)
+        few = fit(given, amplitude="fixed")
+        more = fit(given, amplitude="fixed", max_iter=100)
+        assert few.value < 1.5 * more.value
+        assert few.converged == (few.n_iter < 50)
+        # a coordinate that is known costs about half the logarithm of its variance
+        assert more.value < given.s * len(given.gram) * np.log(scale)
+
+
+def test_refused_steps_are_no_convergence(monkeypatch):
+    monkeypatch.setattr(variational, "HALVINGS", 1)
+    monkeypatch.setattr(variational, "MORE_HALVINGS", 0)
+    result = fit(case(0, scale=1e6, told=0.8), amplitude="fixed", max_iter=5)
+    assert (result.n_iter, result.converged) == (5, False)
+
+
 # --- low rank ----------------------------------------------------------------------------------
 
 
@@ -406,8 +508,9 @@ def slope(value, step=1e-3):
 def test_derivative_by_the_gram_matrix_equals_differences(distances):
     given = case(5, distances, told=0.8)
     root = np.linalg.cholesky(given.gram)
-    by_gram = _by_gram(root, fit(given, **TIGHT).trace[0])
-    np.testing.assert_allclose(by_gram, by_gram.T, atol=1e-12)
+    scores = Neighbours(given.s, root, distances)
+    d_gram = by_gram(scores, fit(given, **TIGHT).trace[0], range(given.s))
+    np.testing.assert_allclose(d_gram, d_gram.T, atol=1e-12)
     rng = np.random.default_rng(0)
     for _ in range(3):
         towards = rng.normal(size=(len(root), 3))
@@ -416,7 +519,7 @@ def test_derivative_by_the_gram_matrix_equals_differences(distances):
         def value(step, towards=towards):
             return -fit(given._replace(gram=given.gram + step * towards), **TIGHT).value
 
-        assert np.vdot(by_gram, towards) == pytest.approx(slope(value, 1e-2), rel=1e-3)
+        assert np.vdot(d_gram, towards) == pytest.approx(slope(value, 1e-2), rel=1e-3)
 
 
 @pytest.mark.parametrize("kernel", [RBF(0.8), 2.0 * RBF(0.5)], ids=str)
@@ -429,7 +532,8 @@ def test_derivative_by_kernel_parameters_equals_differences(kernel):
         return given._replace(gram=here(given.x) + jitter)
 
     phi = kernel.log_parameters
-    by_gram = _by_gram(np.linalg.cholesky(at(phi).gram), fit(at(phi), **TIGHT).trace[0])
+    scores = Neighbours(given.s, np.linalg.cholesky(at(phi).gram), given.distances)
+    d_gram = by_gram(scores, fit(at(phi), **TIGHT).trace[0], range(given.s))
     derivatives = kernel._derivatives(Pairs(given.x))
     assert len(phi) >= 1
     for unit, d in zip(np.eye(len(phi)), derivatives, strict=True):
@@ -437,7 +541,7 @@ def test_derivative_by_kernel_parameters_equals_differences(kernel):
         def value(step, unit=unit):
             return -fit(at(phi + step * unit), **TIGHT).value
 
-        assert np.vdot(by_gram, d) == pytest.approx(slope(value, 1e-2), rel=1e-3, abs=1e-5)
+        assert np.vdot(d_gram, d) == pytest.approx(slope(value, 1e-2), rel=1e-3, abs=1e-5)
 
 
 # --- what else it is asked ---------------------------------------------------------------------
@@ -465,6 +569,16 @@ def test_starting_point_callback_and_needs():
     assert again.value == pytest.approx(first.value, rel=1e-6)
     with pytest.raises(CapabilityError, match="problem"):
         VariationalEM().minimise(object(), zero)
+
+
+def test_numbers_that_float64_cannot_hold_are_told(monkeypatch):
+    given = case(0)
+    for scale in (1e60, np.inf, np.nan):
+        with pytest.raises(InputError, match="below 1e\\+100"):
+            fit(given, np.full((len(given.gram), 1), scale))
+    monkeypatch.setattr(scipy.linalg.lapack, "dpotrf", lambda h, **_: (h, 1))
+    with pytest.raises(InputError, match="no Cholesky factor"):
+        fit(given)
 
 
 def test_sweeps_that_are_not_enough_are_told():

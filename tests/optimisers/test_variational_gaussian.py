@@ -8,6 +8,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
+from seqfield.errors import InputError
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
     Natural,
@@ -430,3 +431,12 @@ def test_without_transitions_none_move():
     means, variances = natural_steps(q, 0.0, np.ones((S, S)), np.ones((S, S)), 0.5)
     np.testing.assert_array_equal(means, q.steps)
     np.testing.assert_array_equal(variances, q.step_variances)
+
+
+def test_a_step_that_leads_nowhere_ends():
+    """What is not a number is no direction, however small its share."""
+    q = Gaussians.prior(1, M, S, 1.0, np.random.default_rng(0))
+    d_covariances = np.zeros((1, S, M, M))
+    d_covariances[0, 1, 0, 0] = np.nan
+    with pytest.raises(InputError, match="no covariance for the scores of label 1"):
+        Natural(S, M).step(q, np.zeros((1, M, S)), d_covariances, 0.5)

@@ -36,6 +36,8 @@ UNITS = {
 }
 #: spans that the model is surer of than this, either way, are not asked about
 LEAST_SPAN = 0.05
+#: digits by which scores of spans are compared
+DIGITS = 12
 
 
 class RankedSequence(NamedTuple):
@@ -286,7 +288,8 @@ def _spans(pool: _Pool, n: int | None) -> list[RankedSpan]:
     found = np.vstack(parts)
     score = np.minimum(found[:, 4], 1.0 - found[:, 4])
     found, score = found[score >= LEAST_SPAN], score[score >= LEAST_SPAN]
-    order = np.lexsort((*found.T[3::-1], -score))
+    # p and 1 - p of two that exclude each other are equal but for rounding, which is not to decide
+    order = np.lexsort((*found.T[3::-1], -score.round(DIGITS)))
     asked, out = np.zeros(pool.data.n_tokens, dtype=bool), []
     for k in order.tolist():
         i, start, end, kind = map(int, found[k, :4])

@@ -7,7 +7,9 @@ function h has <f, h> = sum of f's values at them (the reproducing property). So
 is all its places at once.
 
 Atoms are orthonormalised as they come, so |theta|^2 is the squared norm of the function and the
-refit is well scaled; the span and all values are those of the atoms themselves.
+refit is well scaled; the span and all values are those of the atoms themselves. The orthonormal
+functions are held as values at all tokens, or as coefficients in the atoms alone: then values come
+from products with the covariance, which are cheap where it has explicit features.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from numpy.typing import NDArray
 
 from seqfield.architectures.lookup import Lookup, LookupDesign, Values
 from seqfield.kernels.covariance import Covariance
+from seqfield.linalg.triangular import solve_upper, solve_upper_transposed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+#: so many atoms of a group are taken in at once: their values at all tokens are there for a while
+BATCH = 256
 
 
 class Atom(NamedTuple):
@@ -46,14 +52,10 @@ class _Group:
         #: the group's part of the wide table
         self.here = slice(columns[0], columns[-1] + 1)
         self.index = np.zeros(0, np.int64)  # numbers of the group's atoms
-        # q_j are the rows; h_j = sum_i q_i r[i, j]
-        self._q = np.empty((4, len(columns) * height))
+        self.places = np.zeros(0, np.int64)  # of all atoms, one after the other
+        self._owner = np.zeros(0, np.int64)  # whose they are, in the order of index
+        # h_j = sum_i q_i r[i, j]
         self._r = np.zeros((4, 4))
-
-    @property
-    def q(self) -> Floats:
-        """(p, columns x height)."""
-        return self._q[: len(self.index)]
 
     @property
     def r(self) -> Floats:
@@ -61,36 +63,107 @@ class _Group:
         p = len(self.index)
         return self._r[:p, :p]
 
-    def places(self, atom: Atom) -> Ints:
-        """An atom's places in the rows of q."""
-        column = np.searchsorted(self.columns, atom.columns)
-        return np.asarray(column * self.height + np.array(atom.rows), np.int64)
-
     def add(self, atoms: list[Atom], h: Floats, first: int) -> list[Atom]:
         """Take atoms with functions h (d, m) in; those that are not in the span of the others,
         which get the numbers from ``first`` on."""
-        at = [self.places(atom) for atom in atoms]
+        at = [self._places(atom) for atom in atoms]
         # <h_i, q_j> and <h_i, h_j>, by the reproducing property
-        onto = np.array([self.q[:, place].sum(axis=1) for place in at])
+        onto = self._onto(at, h)
         inner = np.array([h[:, place].sum(axis=1) for place in at])
         chosen, factor = _independent(inner - onto @ onto.T, self.noise * np.diagonal(inner))
         old, new = len(self.index), len(self.index) + len(chosen)
         self._grow(new)
         # h = onto q + factor q_new
-        turn = scipy.linalg.solve_triangular(factor, np.eye(len(chosen)), lower=True)
-        self._q[old:new] = turn @ (h[chosen] - onto[chosen] @ self.q)
         self._r[:old, old:new] = onto[chosen].T
         self._r[old:new, old:new] = factor.T
+        self._hold(h[chosen], onto[chosen], factor)
         self.index = np.append(self.index, np.arange(first, first + len(chosen)))
+        sizes = [len(at[k]) for k in chosen]
+        self.places = np.concatenate([self.places, *(at[k] for k in chosen)])
+        self._owner = np.append(self._owner, np.repeat(np.arange(old, new), sizes))
         return [atoms[k] for k in chosen]
 
+    def at_atoms(self, flat: Floats) -> Floats:
+        """<f, h_j> for each atom, given the values of f in the group's part of the wide table."""
+        found = np.bincount(self._owner, flat[self.places], len(self.index))
+        return np.asarray(found, np.float64)
+
+    def expand(self, weights: Floats) -> Floats:
+        """The function with these weights in the group's part of the wide table: as coefficients,
+        each atom's in all of its places."""
+        each, size = self.coefficients(weights)[self._owner], len(self.columns) * self.height
+        found = np.bincount(self.places, each, size)
+        return np.asarray(found, np.float64).reshape(-1, self.height)
+
+    def reduce(self, flat: Floats) -> Floats:
+        """The transpose of values by weights, given G times what it is taken of at all places."""
+        return self.project(self.at_atoms(flat))
+
+    def coefficients(self, weights: Floats) -> Floats:
+        """The coefficients of the first atoms in the function with these weights of theirs."""
+        # sum_i w_i q_i = sum_j c_j h_j; first atoms are combinations of the first functions
+        out = weights.copy()
+        solve_upper(self._r, out)
+        return out
+
+    def project(self, at_atoms: Floats) -> Floats:
+        """<f, q_i>, given <f, h_j> = sum_i <f, q_i> r[i, j]."""
+        out = at_atoms.copy()
+        solve_upper_transposed(self._r, out)
+        return out
+
+    def _places(self, atom: Atom) -> Ints:
+        """An atom's places in the group's part of the wide table."""
+        column = np.searchsorted(self.columns, atom.columns)
+        return np.asarray(column * self.height + np.array(atom.rows), np.int64)
+
+    def _onto(self, at: list[Ints], h: Floats) -> Floats:
+        """<h_i, q_j> of functions h with these places."""
+        across = np.array([self.at_atoms(one) for one in h])
+        return np.asarray(scipy.linalg.solve_triangular(self.r, across.T, trans="T").T)
+
+    def _hold(self, h: Floats, onto: Floats, factor: Floats) -> None:
+        """Nothing: the functions are known by their coefficients alone."""
+
     def _grow(self, p: int) -> None:
-        if p <= len(self._q):
-            return
-        size = max(p, 2 * len(self._q))
-        q, r = np.empty((size, self._q.shape[1])), np.zeros((size, size))
-        q[: len(self._q)], r[: len(self._r), : len(self._r)] = self._q, self._r
-        self._q, self._r = q, r
+        if p > len(self._r):
+            size = max(p, len(self._r) * 5 // 4)
+            r = np.zeros((size, size))
+            r[: len(self._r), : len(self._r)] = self._r
+            self._r = r
+
+
+class _Held(_Group):
+    """The same with the values of the functions held."""
+
+    def __init__(self, kernel: int, columns: tuple[int, ...], height: int, noise: float) -> None:
+        super().__init__(kernel, columns, height, noise)
+        self._q = np.empty((4, len(columns) * height))  # q_j are the rows
+
+    @property
+    def q(self) -> Floats:
+        """(p, columns x height)."""
+        return self._q[: len(self.index)]
+
+    def expand(self, weights: Floats) -> Floats:
+        """The function with these weights in the group's part of the wide table, as values."""
+        return np.asarray(weights @ self.q).reshape(-1, self.height)
+
+    def reduce(self, flat: Floats) -> Floats:
+        """The transpose of that."""
+        return np.asarray(self.q @ flat)
+
+    def _onto(self, at: list[Ints], h: Floats) -> Floats:
+        return np.array([self.q[:, place].sum(axis=1) for place in at])
+
+    def _hold(self, h: Floats, onto: Floats, factor: Floats) -> None:
+        old, new = len(self.index), len(self.index) + len(h)
+        if new > len(self._q):
+            q = np.empty((max(new, 2 * len(self._q)), self._q.shape[1]))
+            q[:old] = self.q
+            self._q = q
+        turn = scipy.linalg.solve_triangular(factor, np.eye(len(h)), lower=True)
+        self._q[old:new] = turn @ (h - onto @ self.q)
 
 
 class Atoms(Lookup):
@@ -106,6 +179,8 @@ class Atoms(Lookup):
     edges : True if the table has S^2 edge columns after the S node columns
     joint : True if atoms may have places in several node columns, which are then not orthogonal
         to one another
+    held : True to hold the values of all atoms at all tokens, which each evaluation reads twice;
+        False to multiply by the covariances, of which then chosen rows and columns alone are needed
     """
 
     def __init__(
@@ -117,9 +192,10 @@ class Atoms(Lookup):
         free: bool = False,
         edges: bool = False,
         joint: bool = False,
+        held: bool = True,
     ) -> None:
         super().__init__(n_labels, covariances[0].size, edges=edges)
-        self.covariances, self.eta, self.joint = covariances, eta, joint
+        self.covariances, self.eta, self.joint, self.held = covariances, eta, joint, held
         self.n_pairs = n_labels**2 if free and eta > 0 else 0
         self.height = self.size + n_labels
         self.atoms: list[Atom] = []
@@ -136,6 +212,7 @@ class Atoms(Lookup):
             free=self.n_pairs > 0,
             edges=self.edges,
             joint=self.joint,
+            held=self.held,
         )
 
     def add(self, atoms: list[Atom]) -> int:
@@ -148,8 +225,12 @@ class Atoms(Lookup):
         before = len(self.atoms)
         for key, some in by_group.items():
             noise = self.covariances[key[0]].noise
-            group = self._groups.setdefault(key, _Group(*key, self.height, noise))
-            self.atoms += group.add(some, self._functions(group, some), len(self.atoms))
+            if key not in self._groups:
+                self._groups[key] = (_Held if self.held else _Group)(*key, self.height, noise)
+            group = self._groups[key]
+            for begin in range(0, len(some), BATCH):
+                batch = some[begin : begin + BATCH]
+                self.atoms += group.add(batch, self._functions(group, batch), len(self.atoms))
         self.n_parameters = len(self.atoms) + self.n_pairs
         return len(self.atoms) - before
 
@@ -182,23 +263,50 @@ class Atoms(Lookup):
 
     def values(self, theta: Floats, groups: list[_Group]) -> Values:
         """The values of what some groups contribute."""
+        n, s = self.size, self.n_labels
         wide = np.zeros((self.n_columns, self.height))
-        for group in groups:
-            values = theta[group.index] @ group.q
-            wide[group.here] += values.reshape(-1, self.height)
-        n = self.size
-        return Values(np.ascontiguousarray(wide[:, :n].T), wide[: self.n_labels, n:].copy())
+        if self.held:
+            for group in groups:
+                wide[group.here] += group.expand(theta[group.index])
+            return Values(np.ascontiguousarray(wide[:, :n].T), wide[:s, n:].copy())
+        out = Values(np.zeros((n, self.n_columns)), np.zeros((s, s)))
+        for k, covariance in enumerate(self.covariances):
+            own = [group for group in groups if group.kernel == k]
+            wide[:] = 0.0
+            for group in own:
+                wide[group.here] += group.expand(theta[group.index])
+            # F = G A, T = eta B
+            rows = self._tokens(own)
+            out.table[:] += covariance.columns_times(rows, wide[:, rows].T)
+            out.transitions[:] += self.eta * wide[:s, n:]
+        return out
 
     def collect(self, parts: list[tuple[LookupDesign, Floats]]) -> Floats:
         """The gradient by theta."""
-        found = self.gather(parts)
-        wide = self._wide(found)
+        return self.pull(self.gather(parts))
+
+    def pull(self, found: Values) -> Floats:
+        """The gradient by theta, given that by the values."""
         gradient = np.empty(self.n_parameters)
-        for group in self._groups.values():
-            gradient[group.index] = group.q @ wide[group.here].ravel()
         if self.n_pairs:
             gradient[len(self.atoms) :] = np.sqrt(self.eta) * found.transitions.ravel()
+        wide = self._wide(found)
+        for k, covariance in enumerate(self.covariances):
+            own = [group for group in self._groups.values() if group.kernel == k]
+            if not self.held:  # the values of G d and eta d_T at the places of atoms
+                rows = self._tokens(own)
+                wide[:, rows] = covariance.rows_times(rows, found.table).T
+                wide[: self.n_labels, self.size :] = self.eta * found.transitions
+            for group in own:
+                gradient[group.index] = group.reduce(wide[group.here].ravel())
         return gradient
+
+    def _tokens(self, groups: list[_Group]) -> Ints:
+        """The rows of tokens among the places of groups."""
+        if not groups:
+            return np.zeros(0, np.int64)
+        rows = np.concatenate([group.places for group in groups]) % self.height
+        return np.flatnonzero(np.bincount(rows, minlength=self.height)[: self.size])
 
     def _wide(self, values: Values) -> Floats:
         """Values as the wide table (columns, n + S)."""
@@ -211,28 +319,22 @@ class Atoms(Lookup):
         """<f, h_j> for each atom, given the values of f."""
         wide, out = self._wide(values), np.empty(len(self.atoms))
         for group in self._groups.values():
-            flat = wide[group.here].ravel()
-            out[group.index] = [flat[group.places(self.atoms[k])].sum() for k in group.index]
+            out[group.index] = group.at_atoms(wide[group.here].ravel())
         return out
 
     def project(self, values: Values) -> Floats:
         """The weights of the projection of f onto the atoms' span, given the values of f."""
         out, at_atoms = np.zeros(self.n_parameters), self.at_atoms(values)
         for group in self._groups.values():
-            # <f, h_j> = sum_i <f, q_i> r[i, j]
-            out[group.index] = scipy.linalg.solve_triangular(
-                group.r, at_atoms[group.index], trans="T"
-            )
+            out[group.index] = group.project(at_atoms[group.index])
         return out
 
     def coefficients(self, weights: Floats) -> Floats:
         """The coefficients of the first atoms in the function with these weights of theirs."""
         out = np.zeros(len(weights))
         for group in self._groups.values():
-            # the first atoms' functions are combinations of the first orthonormal ones
             here = group.index[group.index < len(weights)]
-            r = np.ascontiguousarray(group.r[: len(here), : len(here)])
-            out[here] = scipy.linalg.solve_triangular(r, weights[here], check_finite=False)
+            out[here] = group.coefficients(weights[here])
         return out
 
     def transitions(self, theta: Floats) -> Floats:

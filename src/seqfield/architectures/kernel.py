@@ -1,57 +1,28 @@
 """The kernel architecture F = G A, T = eta B over the tokens of a gram matrix G.
 
 The norm of a function is tr(A' G A) + eta |B|^2, and in A the plain gradient G (lambda A + P - Y)
-is badly scaled. There are two ways out, the same descent in other coordinates:
-
-* `Features`: rows phi(x) with phi(x) . phi(z) = g(x, z) take the place of features. With G =
-  root root' and A = dual b the scores are root b and the norm is |b|^2.
-* `Gram`: no factor at all. Gradients are taken in the inner product of the function space, where
-  the gradient of R is just lambda A + P - Y. A function is carried as the pair (A, F = G A), so
-  scores and inner products need no product with G: an iteration takes one, for its gradient.
+is badly scaled. There are two ways out, the same descent in other coordinates: with a factor
+G = root root' and A = dual b the scores are root b and the norm is |b|^2 (`rooted.Rooted`); or no
+factor at all. Here gradients are taken in the inner product of the function space, where the
+gradient of R is just lambda A + P - Y. A function is carried as the pair (A, F = G A), so scores
+and inner products need no product with G: an iteration takes one, for its gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
-from seqfield.architectures.linear import Design, Linear, Map, Tables
 from seqfield.architectures.lookup import Lookup, LookupDesign, Values
-from seqfield.errors import CapabilityError
-from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
-
-class Features(Linear):
-    """Scores linear in features whose inner products are the kernel.
-
-    theta = [b | sqrt(eta) B], and |theta|^2 is the squared norm of the function.
-
-    Parameters
-    ----------
-    node : map from features to S columns, with a weight for each pair
-    eta : scale of the transitions in the kernel; 0 leaves them out
-    """
-
-    def __init__(self, n_labels: int, node: Map, eta: float = 1.0) -> None:
-        self.root_eta = float(np.sqrt(number("eta", eta, low=0)))
-        super().__init__(n_labels, node, _pairs(n_labels, eta))
-
-    def transitions(self, theta: Floats) -> Floats:
-        """T = eta B."""
-        return self.root_eta * super().transitions(theta)
-
-    def pullback(self, design: Design, d_node: Floats, d_edge: Floats) -> Floats:
-        """The gradient by theta."""
-        return super().pullback(design, d_node, self.root_eta * d_edge)
-
-    def tables(self, data: Sequences) -> Tables:
-        """Not for this architecture: its transitions are scaled."""
-        raise CapabilityError("the kernel architecture has no single weights to step or to choose")
+#: eigenvalues that are not below 0 by more than this part of the others are 0
+ROUNDING = 1e-6
 
 
 class Gram(Lookup):
@@ -72,7 +43,8 @@ class Gram(Lookup):
         super().__init__(n_labels, size)
         self.multiply = multiply
         self.root_eta = float(np.sqrt(number("eta", eta, low=0)))
-        self.pairs = _pairs(n_labels, eta)
+        # every transition, or none
+        self.pairs = np.arange(n_labels**2 if eta > 0 else 0)
         self._cuts = np.cumsum([size * n_labels, size * n_labels, len(self.pairs)])
         self.n_parameters = int(self._cuts[-1])
 
@@ -80,6 +52,17 @@ class Gram(Lookup):
         """[F | 0 | B]: the inner product of two functions is tr(A' F) + eta B . B."""
         half, end = self._cuts[:2]
         return np.concatenate([theta[half:end], np.zeros(half), theta[end:]])
+
+    def noise(self, theta: Floats) -> float:
+        """How far below 0 rounding may take tr(A' G A): some digits of float32 of G times |A|^2."""
+        a = theta[: self._cuts[0]]
+        return ROUNDING * self._scale * float(a @ a)
+
+    @cached_property
+    def _scale(self) -> float:
+        """|G v| / |v| of a random v, about the root mean square of the eigenvalues."""
+        v = np.random.default_rng(0).normal(size=(self.size, 1))
+        return float(np.linalg.norm(self.multiply(v)) / np.linalg.norm(v))
 
     def lift(self, theta: Floats) -> Values:
         """F and T = eta B."""
@@ -98,8 +81,3 @@ class Gram(Lookup):
     def coefficients(self, theta: Floats) -> Floats:
         """A (n, S): the scores of new tokens with gram rows g are g A."""
         return theta[: self._cuts[0]].reshape(self.size, self.n_labels)
-
-
-def _pairs(n_labels: int, eta: float) -> NDArray[np.int64]:
-    """Every transition, or none."""
-    return np.arange(n_labels**2 if eta > 0 else 0)

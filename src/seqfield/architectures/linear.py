@@ -165,6 +165,10 @@ class Linear:
         """Weights have the plain inner product."""
         return theta
 
+    def noise(self, theta: Floats) -> float:
+        """How far below 0 rounding may take a squared norm: no sum of squares is."""
+        return 0.0
+
     def lift(self, theta: Floats) -> Floats:
         """What `scores` reads: the weights as they are."""
         return theta

@@ -48,6 +48,10 @@ class Lookup:
         """The plain inner product."""
         return theta
 
+    def noise(self, theta: Floats) -> float:
+        """How far below 0 rounding may take a squared norm: no sum of squares is."""
+        return 0.0
+
     def lift(self, theta: Floats) -> Values:
         """The values of the function with these parameters."""
         cut, s = self.size * self.n_columns, self.n_labels

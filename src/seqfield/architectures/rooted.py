@@ -25,9 +25,8 @@ class Rows(NamedTuple):
 class Rooted(Lookup):
     """theta = [b | sqrt(eta) B] in which |theta|^2 is the squared norm of the function.
 
-    The model of `architectures.kernel.Features`, but tokens with equal rows share one row of the
-    root, and many functions are multiplied by it at once: for few labels a product reads the
-    whole root to do little with it.
+    Tokens with equal rows share one row of the root, and many functions are multiplied by it at
+    once: for few labels a product reads the whole root to do little with it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compiled sum of log Z over all sequences from a table of scores: what samplers ask for most.
+"""Compiled log-likelihood of sequences between two tables of scores: what samplers ask for most.
 
 Scores are w = exp(score - the token's largest) and e = exp(transition - the largest of all), so
 every token has a label with w = 1, and a label's message is at least e^-r of the largest before it,
@@ -26,31 +26,6 @@ LEAST = -708.0
 #: messages are scaled up again below this: one step takes them down by e^-RANGE at most, and of
 #: what is left then a share of e^-RANGE may be all that counts later
 SMALL = 1e-70
-
-
-@loop
-def exponents(
-    f: Any, g: Any, a: Any, b: Any, rows: Any, allowed: Any, out: Any, largest: Any
-) -> None:
-    """out[k] = a f + b g at rows[k], less its largest entry, which goes to largest[k].
-
-    f is (n, S), g (S, n). What is not ``allowed`` (K, S) becomes -inf; an empty array allows
-    everything.
-    """
-    s = f.shape[1]
-    free = allowed.shape[0] == 0
-    for k in range(rows.shape[0]):
-        r = rows[k]
-        top = -np.inf
-        for j in range(s):
-            v = a * f[r, j] + b * g[j, r]
-            if not (free or allowed[k, j]):
-                v = -np.inf
-            out[k, j] = v
-            top = v if v > top else top
-        for j in range(s):
-            out[k, j] -= top
-        largest[k] = top
 
 
 @loop
@@ -83,9 +58,77 @@ def exp_all(x: Any, whole: Any) -> None:
 
 
 @loop
-def total_log_z(w: Any, largest: Any, index: Any, edge: Any, offsets: Any, weights: Any) -> Any:
-    """sum_i weights[i] log Z_i; token t has the row index[t]. NaN if the range of ``edge`` (S, S)
-    is above `RANGE`."""
+def exponents(f: Any, g: Any, a: Any, b: Any, allowed: Any, out: Any) -> Any:
+    """out[t] = a f[t] + b g[t] less its largest entry; the sum of the largest.
+
+    f, g, out are (n, S). What is not ``allowed`` (n, S) becomes -inf; an empty array allows
+    everything.
+    """
+    n, s = f.shape
+    free = allowed.shape[0] == 0
+    total = 0.0
+    for t in range(n):
+        top = -np.inf
+        for j in range(s):
+            v = a * f[t, j] + b * g[t, j]
+            if not (free or allowed[t, j]):
+                v = -np.inf
+            out[t, j] = v
+            top = v if v > top else top
+        for j in range(s):
+            out[t, j] -= top
+        total += top
+    return total
+
+
+@loop
+def forward(w: Any, e: Any, alpha: Any, pred: Any) -> Any:
+    """log sum_y prod_t w[t, y_t] prod_t e[y_{t-1}, y_t] for w (n, S).
+
+    Rows of ``e`` are filled up with zeros to whole fours, so that inner loops have no odd end;
+    alpha and pred are room for one of them.
+    """
+    n, s = w.shape
+    width = e.shape[1]
+    log_z = 0.0
+    for t in range(n):
+        if t == 0:
+            for j in range(s):
+                pred[j] = 1.0
+        else:
+            for j in range(width):
+                pred[j] = 0.0
+            for q in range(s):
+                v = alpha[q]
+                for j in range(width):
+                    pred[j] += v * e[q, j]
+        c = 0.0
+        for j in range(s):
+            v = pred[j] * w[t, j]
+            alpha[j] = v
+            c += v
+        if c < SMALL or c > 1.0 / SMALL or t == n - 1:
+            log_z += np.log(c)
+            c = 1.0 / c
+            for j in range(s):
+                alpha[j] *= c
+    return log_z
+
+
+@loop
+def log_likelihood(
+    f: Any, g: Any, a: Any, b: Any, edge: Any, known: Any, held: Any, chains: Any, level: Any
+) -> Any:
+    """sum_i weights[i] log p_i at the scores a f + b g and the transitions ``edge`` (S, S).
+
+    f, g are (N, S) by token. log p_i is the score of the known labels a known[i, 0] + b known[i, 1]
+    less log Z_i, or log Z over the labels ``held`` (N, S) less log Z if some are not known (one of
+    the two is empty). ``chains`` are offsets, weights, and room for the longest sequence.
+
+    No term is positive: as soon as the sum is at or below ``level`` it is given as it is. NaN if
+    the range of the transitions is above `RANGE`.
+    """
+    offsets, weights, room, whole = chains
     s = edge.shape[0]
     low, high = edge[0, 0], edge[0, 0]
     for q in range(s):
@@ -93,57 +136,53 @@ def total_log_z(w: Any, largest: Any, index: Any, edge: Any, offsets: Any, weigh
             low, high = min(low, edge[q, j]), max(high, edge[q, j])
     if not high - low <= RANGE:
         return np.nan
-    # rows padded to fours: inner loops have no odd end
     width = (s + 3) // 4 * 4
-    e = np.zeros((s, width))
+    e, alpha, pred = np.zeros((s, width)), np.zeros(width), np.zeros(width)
     for q in range(s):
         for j in range(s):
             e[q, j] = np.exp(edge[q, j] - high)
-    alpha, pred = np.zeros(width), np.zeros(width)
     total = 0.0
     for i in range(offsets.shape[0] - 1):
-        first, last = offsets[i], offsets[i + 1]
-        log_z = high * (last - first - 1)
-        for t in range(first, last):
-            k = index[t]
-            log_z += largest[k]
-            if t == first:
-                for j in range(s):
-                    pred[j] = 1.0
-            else:
-                for j in range(width):
-                    pred[j] = 0.0
-                for q in range(s):
-                    v = alpha[q]
-                    for j in range(width):
-                        pred[j] += v * e[q, j]
-            c = 0.0
-            for j in range(s):
-                v = pred[j] * w[k, j]
-                alpha[j] = v
-                c += v
-            if c < SMALL or c > 1.0 / SMALL or t == last - 1:
-                log_z += np.log(c)
-                c = 1.0 / c
-                for j in range(s):
-                    alpha[j] *= c
-        total += weights[i] * log_z
+        here = slice(offsets[i], offsets[i + 1])
+        n = offsets[i + 1] - offsets[i]
+        w, flat = room[:n], room.reshape(-1)[: n * s]
+        log_z = exponents(f[here], g[here], a, b, held[:0], w)
+        exp_all(flat, whole)
+        log_z += forward(w, e, alpha, pred)
+        if held.shape[0] == 0:
+            value = a * known[i, 0] + b * known[i, 1] - high * (n - 1)
+        else:
+            value = exponents(f[here], g[here], a, b, held[here], w)
+            exp_all(flat, whole)
+            value += forward(w, e, alpha, pred)
+        total += weights[i] * (value - log_z)
+        if total <= level:
+            break
     return total
 
 
 @loop
-def log_z_of(
-    f: Any, g: Any, a: Any, b: Any, edge: Any, places: Any, offsets: Any, weights: Any
-) -> Any:
-    """sum_i weights[i] log Z_i at the scores a f + b g' and transitions ``edge``.
+def path_scores(f: Any, g: Any, steps: Any, other: Any, labels: Any, offsets: Any) -> Any:
+    """Scores (n, 2) of one labelling of each sequence by f, steps and by g, other."""
+    out = np.zeros((offsets.shape[0] - 1, 2))
+    for i in range(out.shape[0]):
+        for t in range(offsets[i], offsets[i + 1]):
+            y = labels[t]
+            out[i, 0] += f[t, y]
+            out[i, 1] += g[t, y]
+            if t > offsets[i]:
+                out[i, 0] += steps[labels[t - 1], y]
+                out[i, 1] += other[labels[t - 1], y]
+    return out
 
-    ``places`` are rows of the table, the row among these that each token has, the labels they may
-    have, and room for three arrays.
-    """
-    rows, index, allowed, w, largest, whole = places
-    exponents(f, g, a, b, rows, allowed, w, largest)
-    exp_all(w.reshape(-1), whole)
-    return total_log_z(w, largest, index, edge, offsets, weights)
+
+@loop
+def by_token(f: Any, g: Any, rows: Any, f_out: Any, g_out: Any) -> None:
+    """Tables f (n, S), g (S, n) as rows (N, S) of tokens."""
+    for t in range(rows.shape[0]):
+        for j in range(f.shape[1]):
+            f_out[t, j] = f[rows[t], j]
+            g_out[t, j] = g[j, rows[t]]
 
 
 @loop
@@ -153,31 +192,22 @@ def slice_angle(
     steps: Any,
     other: Any,
     known: Any,
-    places: Any,
     held: Any,
-    offsets: Any,
-    weights: Any,
+    chains: Any,
     level: Any,
     uniforms: Any,
 ) -> Any:
     """The first angle of a shrinking bracket whose log-likelihood is above ``level``: its cosine,
     sine, the log-likelihood, and how many were looked at.
 
-    The log-likelihood at a f + b g', a steps + b other is what is known minus log Z: the score of
-    the known labels a known[0] + b known[1], or log Z over what they may be (``held``, if
-    ``known`` is empty). The value is NaN where `total_log_z` is not made for the transitions, or
-    where ``uniforms`` come to an end.
+    Scores are a f + b g, transitions a steps + b other; the rest is as in `log_likelihood`. The
+    value is NaN where that is not made for the transitions, or where ``uniforms`` come to an end.
     """
     angle = 2.0 * np.pi * uniforms[0]
     low, high = angle - 2.0 * np.pi, angle
     for k in range(1, uniforms.shape[0]):
         a, b = np.cos(angle), np.sin(angle)
-        edge = a * steps + b * other
-        value = -log_z_of(f, g, a, b, edge, places, offsets, weights)
-        if known.shape[0] > 0:
-            value += a * known[0] + b * known[1]
-        else:
-            value += log_z_of(f, g, a, b, edge, held, offsets, weights)
+        value = log_likelihood(f, g, a, b, a * steps + b * other, known, held, chains, level)
         if value > level or np.isnan(value):
             return a, b, value, k
         if angle < 0.0:

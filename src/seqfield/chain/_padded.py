@@ -17,7 +17,7 @@ import numpy as np
 from seqfield.chain import _jax, _numba_paths
 from seqfield.chain._chunks import Chunk, Labels, Pairs, checked, each_chunk
 from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers
-from seqfield.linalg._jax import check_double, double, jit, jnp, on_cpu
+from seqfield.linalg._jax import check_device, double, jit, jnp, on_cpu
 
 #: numbers in one padded array: what stays near the caches of a CPU, and what fills a GPU
 PIECE_CPU, PIECE_GPU = 2**20, 2**24
@@ -92,7 +92,7 @@ def padded_lengths(lengths: Integers) -> Integers:
 
 def load(scores: ChainScores, allowed: Booleans | None, n_jobs: int | None = None) -> Batch:
     """Scores on the device with start, end and allowed-label sets added in."""
-    check_double()
+    check_device()
     n, s = scores.node.shape
     room = int(round_up(max(n, ROOM)))
     if n <= room - room // 4:

@@ -42,7 +42,7 @@ class CoverageWarning(UserWarning):
 
 # scikit-learn has no types, so its classes are Any to mypy
 # scikit-learn has no types, so its classes are Any to mypy
-class TokenSets(BaseEstimator):  # type: ignore[misc]
+class TokenSets(BaseEstimator):
     """For each token a set of labels, so that the right ones are in them as often as asked for.
 
     Parameters
@@ -175,7 +175,7 @@ def _checked_proba(proba: list[Floats], decoded: Decoded) -> Floats:
     return flat
 
 
-class SpanSets(BaseEstimator):  # type: ignore[misc]
+class SpanSets(BaseEstimator):
     """Candidate spans, so that in expectation a share ``coverage`` of the gold spans is among them.
 
     Parameters

@@ -272,7 +272,7 @@ def table_transitions(
     size = len(labels)
     index = {label: k for k, label in enumerate(labels)} | {None: size}
     full = np.zeros((size + 1, size + 1), dtype=bool)
-    for before, after in table:
+    for before, after in map(_pair, table):
         for label in (before, after):
             if label not in index:
                 raise SchemeError(f"the table of transitions names an unknown label: {label!r}")
@@ -283,6 +283,14 @@ def table_transitions(
         pairs=full[:size, :size],
         end=end if end.any() else ~end,
     )
+
+
+def _pair(entry: Any) -> tuple[Hashable, Hashable]:
+    # a string of two letters is no pair of labels
+    given = () if isinstance(entry, str) or not isinstance(entry, Iterable) else tuple(entry)
+    if len(given) != 2 or not all(isinstance(label, Hashable) for label in given):
+        raise SchemeError(f"a table of transitions has pairs (from, to) of labels, not {entry!r}")
+    return given
 
 
 def _collection(label: Hashable, after: Any) -> Iterable[Hashable]:

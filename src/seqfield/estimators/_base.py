@@ -6,6 +6,7 @@ An estimator gives its parameters in four hooks (`SequenceEstimator._fit`, ``_sc
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from seqfield._checks import choice
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
 from seqfield.errors import CapabilityError, InputError, LabelError
@@ -45,7 +47,7 @@ DRAWN = 2**26
 
 
 # scikit-learn has no types, so its classes are Any to mypy
-class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
+class SequenceEstimator(Confidence, BaseEstimator, ABC):
     """Base of all sequence labellers.
 
     Fitted attributes: ``classes_`` (labels in column order), ``features_`` (the fitted feature
@@ -58,8 +60,6 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
     calibrate: bool | str = False
     random_state: Any = None
 
-    #: whether there is a distribution p(y | x) of whole labellings
-    joint = True
     features: Any
     scheme: Any
     on_violation: str
@@ -111,6 +111,17 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
             if name != "self":
                 setattr(self, name, value)
 
+    def _check_flags(self) -> None:
+        """Raise an `InputError` for a yes or no that is neither."""
+        for name, parameter in inspect.signature(type(self).__init__).parameters.items():
+            if parameter.annotation == "bool":
+                choice(name, getattr(self, name), (True, False))
+
+    @property
+    def joint(self) -> bool:
+        """Whether there is a distribution p(y | x) of whole labellings."""
+        return True
+
     @property
     def probabilistic(self) -> bool:
         """Whether the trained scores themselves define p(y | x)."""
@@ -145,10 +156,9 @@ class SequenceEstimator(Confidence, BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, lengths: Any) -> None:
+        self._check_flags()
         again = self.warm_start and hasattr(self, "features_")
-        if self.calibrate not in WAYS:
-            ways = ", ".join(map(repr, WAYS))
-            raise InputError(f"calibrate must be one of {ways}, got {self.calibrate!r}")
+        choice("calibrate", self.calibrate, WAYS)
         if again and self.calibrate:
             raise CapabilityError(
                 "calibrate=True scores folds by models trained from the beginning, which a warm "

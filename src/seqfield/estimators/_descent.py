@@ -56,6 +56,10 @@ class DescentEstimator(SequenceEstimator):
         """What to do if there is no convergence."""
         return "raise max_iter, or the penalty or tol"
 
+    def _shown(self, step: Step) -> str:
+        """What progress shows of an iteration."""
+        return f"objective {step.value:.6g}"
+
     @abstractmethod
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         """Set the architecture; the data in the form that it lays out."""
@@ -103,7 +107,7 @@ class DescentEstimator(SequenceEstimator):
         with progress("training", optimiser.max_iter, show=bool(self.verbose)) as report:
 
             def callback(step: Step) -> bool:
-                report(step.iteration, f"objective {step.value:.6g}")
+                report(step.iteration, self._shown(step))
                 return watch(step)
 
             result = optimiser.minimise(goal, theta, callback)

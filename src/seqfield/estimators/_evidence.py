@@ -13,6 +13,7 @@ transitions and are the same for every phi, so value and gradient move little mo
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 
 from seqfield._checks import number
 from seqfield.architectures.lookup import Lookup
@@ -31,6 +33,8 @@ from seqfield.estimators._objective import Objective
 from seqfield.estimators._progress import progress
 from seqfield.kernels import Kernel
 from seqfield.kernels._pairs import Pairs
+from seqfield.kernels.gram import finite_block
+from seqfield.linalg.factor import lower_factor
 from seqfield.linalg.krylov import Multiply, conjugate_gradients, dense
 from seqfield.linalg.thin import thin_root
 from seqfield.optimisers.newton import NewtonCG
@@ -43,6 +47,8 @@ Floats = NDArray[np.float64]
 DRAWS = 16
 #: iterations of a search
 SEARCH = 10
+#: logarithms of parameters are looked for within this distance from where they begin
+REACH = 8.0
 #: points that a line search tries
 TRIALS = 5
 #: bytes for matrices of all pairs of tokens
@@ -160,13 +166,28 @@ class KernelEvidence:
                 report(n_done, f"log evidence {point.value:.6g}")
                 return point
 
-            best = maximise_evidence(told, self.start, max_iter=SEARCH)
+            best = maximise_evidence(told, self.start, reach=REACH, max_iter=SEARCH)
+        self._tell_ends(best.phi)
         return self.settings(best.phi)
+
+    def _tell_ends(self, phi: Floats) -> None:
+        """Warn of parameters that the search would have taken further."""
+        names = [*self._kernel.parameter_names, "c2", "eta"]
+        # the search stops at its bounds exactly, but for the rounding of these
+        ends = np.flatnonzero(np.abs(phi - self.start) > REACH - 1e-9)
+        if len(ends):
+            found = ", ".join(f"{names[k]} = {np.exp(phi[k]):.3g}" for k in ends)
+            warnings.warn(
+                f"the evidence is largest at a bound of the search, {np.exp(REACH):.3g} times more "
+                f"or less than at its start: {found}. Begin there, or choose by cross-validation",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
 
     def __call__(self, phi: Floats) -> Point:
         """Evidence and gradient."""
         kernel, c2, eta = self.settings(phi)
-        root, kept = thin_root(kernel._value(self._pairs))
+        root, kept = thin_root(finite_block(kernel, self._pairs))
         s = self._table.architecture.n_labels
         rooted = Rooted(s, root, eta)
         goal = self._table.over(rooted, ElasticNet(0.0, c2))
@@ -225,7 +246,7 @@ class KernelEvidence:
     def _by_algebra(self, fit: _Fit, w: Curvature) -> _Traces:
         # H = K K', so Sigma = (L K^-T) (L K^-T)' and R = W - W Sigma W
         m = fit.rooted.n_parameters
-        root = scipy.linalg.cholesky(dense(fit.whitened(w), m), lower=True)
+        root = lower_factor(dense(fit.whitened(w), m))
         s = fit.rooted.values(scipy.linalg.solve_triangular(root, np.eye(m), lower=True))
         ws = w(s)
         values, vectors = scipy.linalg.eigh(dense(w, s.shape[1]) - ws.T @ ws)
@@ -258,7 +279,7 @@ def maximise_evidence(
     fit_at: Callable[[Floats], Point],
     start: Floats,
     *,
-    reach: float = 8.0,
+    reach: float = REACH,
     max_iter: int = 25,
     tol: float = 1e-5,
 ) -> Best:

@@ -6,6 +6,7 @@ features, parameters and constraints are saved here for all of them.
 
 from __future__ import annotations
 
+import inspect
 import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
     header = {
         "library": _version(),
         "class": type(model).__name__,
-        "params": {k: _param_to_json(v) for k, v in model.get_params(deep=False).items()},
+        "params": {k: _given(model, k, v) for k, v in model.get_params(deep=False).items()},
         "labels": [label_to_json(name) for name in model._labels.names],
         "n_features": model.n_features_in_,
         "notes": model.notes_,
@@ -132,6 +133,17 @@ def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:
     if [part.shape for part in parts] != [(s,), (s, s), (s,)]:
         raise InputError("constraint tables of the wrong shape")
     return Constraint.of(Allowed(*parts))
+
+
+def _given(model: SequenceEstimator, name: str, value: Any) -> Any:
+    """A constructor parameter as JSON."""
+    if callable(value) and not isinstance(value, Encoder | Kernel):
+        plain = inspect.signature(type(model)).parameters[name].default
+        raise ModelFileError(
+            f"{name} is a function, which model files cannot hold: "
+            f"set_params({name}={plain!r}) keeps what was fitted, and predictions are the same"
+        )
+    return _param_to_json(value)
 
 
 def _param_to_json(value: Any) -> Any:

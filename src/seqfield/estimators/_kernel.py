@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield.architectures.dual import Dual
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import DescentEstimator
+from seqfield.estimators._remainder import Remainder
 from seqfield.kernels import (
     RBF,
+    Columns,
     Graph,
     Kernel,
     Linear,
@@ -79,10 +81,14 @@ def zero_one(x: Any) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
-def _graphs(kernels: Iterable[Kernel]) -> list[Graph]:
-    """The graph kernels in kernels."""
-    found = [kernel for kernel in kernels if isinstance(kernel, Graph)]
-    return found + [g for kernel in kernels for g in _graphs(kernel.parts().values())]
+def _graphs(kernel: Kernel, x: Any) -> Iterator[tuple[Graph, Any]]:
+    """The graph kernels in a fitted kernel, each with its columns of the tokens x."""
+    if isinstance(kernel, Graph):
+        yield kernel, x
+    if isinstance(kernel, Columns):
+        x = x[:, kernel.columns]
+    for part in kernel.parts().values():
+        yield from _graphs(part, x)
 
 
 class KernelEstimator(DescentEstimator):
@@ -112,15 +118,14 @@ class KernelEstimator(DescentEstimator):
     _functions: list[Function]
     _steps: Floats
     _edges: bool
+    _remainder: Remainder | None = None
 
     # --- training -------------------------------------------------------------------------------
 
-    def _check_choices(self, choices: dict[str, tuple[str, ...]]) -> None:
+    def _check_choices(self, choices: Mapping[str, tuple[str, ...]]) -> None:
         """Raise an `InputError` for an argument that is none of its choices."""
         for name, allowed in choices.items():
-            found = getattr(self, name)
-            if found not in allowed:
-                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {found!r}")
+            choice(name, getattr(self, name), allowed)
 
     def _some_sequences(self, data: Sequences, most: int) -> NDArray[np.int64]:
         """Random sequences of at most so many tokens in all, one at least."""
@@ -134,8 +139,8 @@ class KernelEstimator(DescentEstimator):
             what = "one kernel" if not self.several_kernels else "a kernel or a list of them"
             raise InputError(f"kernel must be {what}, got {self.kernel!r}")
         check_dtype(self.gram_dtype)
-        if self.explicit not in (True, False, "auto"):
-            raise InputError(f"explicit must be True, False or 'auto', got {self.explicit!r}")
+        if choice("explicit", self.explicit, (True, False, "auto")) is True and self.n_landmarks:
+            raise InputError("explicit=True and n_landmarks are two ways to the covariance: one")
         for name in OPTIONAL:
             self.__dict__.pop(name, None)
         if data.edge is not None:
@@ -146,8 +151,9 @@ class KernelEstimator(DescentEstimator):
         names = self.features_.names()
         kernels = [as_kernel(self._default(data) if k is None else k) for k in given]
         self._kernels = [kernel.fit(data.x, names) for kernel in kernels]
-        for graph in _graphs(self._kernels):
-            diagnose(graph, data.x, targets.codes)
+        for kernel in self._kernels:
+            for graph, x in _graphs(kernel, data.x):
+                diagnose(graph, x, targets.codes)
         # where nothing is known the loss has no gradient; such tokens only shape the kernel
         told = np.add.reduceat(~targets.mask(len(self._labels)).all(axis=1), targets.offsets[:-1])
         kept = np.flatnonzero(told)
@@ -194,9 +200,11 @@ class KernelEstimator(DescentEstimator):
         self._keep([self._cov.function(beta)], self._architecture.eta * delta[None])
         del self.theta_, self._architecture, self._cov, self._tokens
 
-    def _covariance(self, kernel: Kernel, *, on_demand: bool = False) -> Covariance:
+    def _covariance(
+        self, kernel: Kernel, *, on_demand: bool = False, budget: float | None = None
+    ) -> Covariance:
         """The covariance at the training tokens, in the form that the arguments ask for."""
-        x, budget = self._tokens.x, self._budget
+        x, budget = self._tokens.x, self._budget if budget is None else budget
         if self.n_landmarks is not None:
             return self._low_rank(kernel)
         if self.explicit:
@@ -262,21 +270,21 @@ class KernelEstimator(DescentEstimator):
         if expansion is None:
             if self.explicit is True:
                 raise InputError(
-                    f"explicit=True: {kernel!r} has no explicit features for this X (degree-2 "
-                    "kernels have them on sparse features that are 0 or 1)"
+                    f"explicit=True: {kernel!r} has no explicit features for this X (kernels of "
+                    "degree 2 and 3 have them on sparse features that are 0 or 1)"
                 )
             return None
         found = Explicit(expansion, x)
         size = found.features.nnz if hasattr(found.features, "nnz") else found.features.size
         return found if self.explicit is True or 8 * size < n**2 else None
 
-    def _check_atoms(self, most: int) -> None:
-        """Raise a `BudgetError` if the values of this many atoms at all tokens take too much."""
+    def _check_atoms(self, most: int, width: int) -> None:
+        """Raise a `BudgetError` if this many functions of so many numbers each take too much."""
         # the array doubles as it grows, and new ones are there before they are taken in
-        need = 3 * 8.0 * most * self.n_tokens_ / GIB
+        need = 3 * 8.0 * most * width / GIB
         if need > self._budget / GIB:
             raise BudgetError(
-                f"{most} functions at {self.n_tokens_} tokens need {need:.3g} GiB, the budget is "
+                f"{most} functions of {width} numbers each need {need:.3g} GiB, the budget is "
                 f"{self.gram_budget:g} GiB: keep fewer, refit the new ones alone (update='new' of "
                 "GPSC), or give more with gram_budget="
             )
@@ -287,16 +295,23 @@ class KernelEstimator(DescentEstimator):
         """Set what prediction needs: functions of S (+ S^2) columns for each draw, whose values
         add up, and the transition scores (draws, S, S) of each."""
         self._functions, self._steps, self._edges = functions, steps, edges
+        self._remainder = None
 
-    def _keep_draws(self, basis: Root, every: Floats, root_eta: float) -> None:
+    def _keep_draws(
+        self, basis: Root, every: Floats, root_eta: float, variance: float = 1.0
+    ) -> None:
         """Set estimates (1 + draws, r S + S^2) in coordinates of a root: a point estimate first,
-        then draws from a posterior, over which predictions are averaged."""
+        then draws from a posterior, over which predictions are averaged; ``variance`` is the
+        scale of the kernel in the prior."""
         s, r = len(self._labels), basis.root.shape[1]
         # (1 + draws, r, S) -> r rows of coefficients for each estimate side by side
         b = every[:, : r * s].reshape(-1, r, s).transpose(1, 0, 2).reshape(r, -1)
         steps = np.zeros((len(every), s * s))
         steps[:, : every.shape[1] - r * s] = root_eta * every[:, r * s :]
-        self._keep([basis.function(b)], steps.reshape(-1, s, s))
+        span = basis.function(b)
+        self._keep([span], steps.reshape(-1, s, s))
+        seed = self._random().randint(2**31 - 1)
+        self._remainder = Remainder(span.kernel, span.tokens, variance, seed)
 
     @property
     def kernel_(self) -> Any:
@@ -324,10 +339,6 @@ class KernelEstimator(DescentEstimator):
             total += part.values(data.x, self.n_jobs)
         return total
 
-    def _drawn_values(self, data: Sequences, columns: slice) -> Floats:
-        """Values of the drawn functions at the data's tokens."""
-        return self._values(data, columns)
-
     def _scores(self, data: Sequences) -> ChainScores:
         s = len(self._labels)
         values = self._values(data, slice(0, s + self._edges * s * s))
@@ -344,8 +355,10 @@ class KernelEstimator(DescentEstimator):
         if len(self._steps) == 1:
             return [self._scores(data)]
         s = len(self._labels)
-        # the first columns are the MAP estimate's
-        values = self._drawn_values(data, slice(s, None))
+        # the first columns are the point estimate's
+        values = self._values(data, slice(s, None))
+        if self._remainder is not None:
+            self._remainder.add(values, data)
         return [
             ChainScores(
                 np.ascontiguousarray(values[:, k * s : (k + 1) * s]),
@@ -362,7 +375,10 @@ class KernelEstimator(DescentEstimator):
         header: dict[str, Any] = {"edges": self._edges, "tokens": self.n_tokens_}
         header |= {"kernels": [], "functions": []}
         found = {name: float(getattr(self, name)) for name in NUMBERS if hasattr(self, name)}
-        header["numbers"] = {name: v for name, v in found.items() if np.isfinite(v)}
+        # JSON has no word for those that are not finite
+        header["numbers"] = {k: v if np.isfinite(v) else str(v) for k, v in found.items()}
+        if self._remainder is not None:
+            header["remainder"] = self._remainder.state()
         arrays: dict[str, NDArray[Any]] = {"steps": self._steps}
         for k, (kernel, function) in enumerate(zip(self._kernels, self._functions, strict=True)):
             for name, part in (("kernel", kernel), ("function", function)):
@@ -390,8 +406,14 @@ class KernelEstimator(DescentEstimator):
         if not functions:
             raise InputError("no functions")
         self._keep(functions, steps, edges=edges)
+        if "remainder" in header:
+            (span,) = functions
+            if not isinstance(span, Span) or len(steps) < 2:
+                raise InputError("no posterior draws")
+            self._remainder = Remainder.restored(header["remainder"], span.kernel, span.tokens)
         self.n_tokens_ = int(header["tokens"])
         for name, value in header["numbers"].items():
             if name not in NUMBERS:
                 raise InputError(f"unknown number {name!r}")
-            setattr(self, name, float(number(name, value)))
+            finite = value not in ("inf", "-inf", "nan")
+            setattr(self, name, float(number(name, value) if finite else value))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._curvature import Curvature
 from seqfield.estimators._objective import Objective
+from seqfield.linalg.factor import lower_factor
 from seqfield.linalg.krylov import (
     LogDeterminant,
     conjugate_gradients,
@@ -83,7 +84,7 @@ def posterior_samples(
     z = rng.normal(size=(n_samples, n))
     if n <= EXACT:
         # H = K K': K^-T z has the covariance H^-1
-        root = scipy.linalg.cholesky(dense(h, n), lower=True)
+        root = lower_factor(dense(h, n))
         return np.asarray(theta + scipy.linalg.solve_triangular(root, z.T, trans=1, lower=True).T)
     # sqrt(c2) z + J' u has the covariance H, and H^-1 times that has H^-1
     right = np.sqrt(objective.prior.c2) * z + h.draws(n_samples, rng)

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqfield._checks import choice
 from seqfield.data.schemes import Allowed, get_scheme
-from seqfield.errors import InputError, SchemeError
+from seqfield.errors import SchemeError
 from seqfield.labels import SETS, Targets, is_missing
 
 
 def repaired(rows: list[Any], scheme: Any, on_violation: str, missing_label: Any) -> list[Any]:
     """Label rows, mended where they break a scheme with a name if the user asked for it."""
-    if on_violation not in ("raise", "repair"):
-        raise InputError(f"on_violation must be 'raise' or 'repair', got {on_violation!r}")
+    choice("on_violation", on_violation, ("raise", "repair"))
     if on_violation == "raise" or not isinstance(scheme, str):
         return rows
     found = get_scheme(scheme)

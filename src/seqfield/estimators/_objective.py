@@ -176,7 +176,9 @@ class Objective:
         """Bound on value minus optimum at a point with the given smooth gradient."""
         # with labels not known exactly the loss is a difference of two convex functions
         convex = self.loss.convex and self._targets.allowed is None
-        return self.prior.gap(theta, gradient, self.dual) if convex else np.inf
+        if not convex:
+            return np.inf
+        return self.prior.gap(theta, gradient, self.dual, self.architecture.noise)
 
     def dual(self, vector: Floats) -> Floats:
         """v* with <u, v> = u . v* in the architecture's inner product, which gradients are in."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
@@ -131,10 +131,8 @@ class SequenceBoost(LinearEstimator):
         return bool(getattr(self, "_refitted", self.refit) == "log")
 
     def _recipe(self, data: Sequences) -> Recipe:
-        if self.bound not in ("loose", "tight", "exact"):
-            raise InputError(f"bound must be 'loose', 'tight' or 'exact', got {self.bound!r}")
-        if self.refit not in (None, "log", "exp"):
-            raise InputError(f"refit must be None, 'log' or 'exp', got {self.refit!r}")
+        choice("bound", self.bound, ("loose", "tight", "exact"))
+        choice("refit", self.refit, (None, "log", "exp"))
         number("refit_c2", self.refit_c2, low=0)
         optimiser = Boosting(
             bound=self.bound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
@@ -165,8 +165,7 @@ class CRF(LinearEstimator):
         )
 
     def _optimiser(self, n: int, plain: bool = False) -> LBFGS | OWLQN | SGD | Restarts:
-        if self.solver not in ("auto", "lbfgs", "owlqn", "sgd"):
-            raise InputError(f"solver must be auto, lbfgs, owlqn or sgd, got {self.solver!r}")
+        choice("solver", self.solver, ("auto", "lbfgs", "owlqn", "sgd"))
         if self.c1 > 0 and self.solver not in ("auto", "owlqn"):
             raise CapabilityError(
                 f"solver {self.solver!r} cannot handle the L1 penalty c1={self.c1}: use 'owlqn'"

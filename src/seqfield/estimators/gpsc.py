@@ -13,13 +13,14 @@ from seqfield.architectures.lookup import Lookup, Values
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._device import GPSC_ON_DEVICE
 from seqfield.estimators._evidence import KernelEvidence
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator, Tokens
 from seqfield.estimators._laplace import log_evidence, posterior_samples
 from seqfield.estimators._objective import Objective
 from seqfield.estimators._support import Support
-from seqfield.kernels.covariance import Root
+from seqfield.kernels.covariance import Factored, Root
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
@@ -44,15 +45,8 @@ CHOICES = {
     "landmarks": ("pivoted", "random"),
     "engine": ("numba", "jax"),
 }
-#: what engine="jax" can do
-ON_DEVICE: dict[str, tuple[Any, ...]] = {
-    "method": ("dense",),
-    "posterior": ("map",),
-    "loss": ("log", "softmax_margin"),
-    "solver": ("lbfgs",),
-    "explicit": (False, "auto"),
-    "n_landmarks": (None,),
-}
+#: of n_per_round="auto": coordinates of a round, of one sequence, and by the number of those there
+FEW, EACH, GROWTH = 10, 3, 0.02
 
 
 @register
@@ -82,13 +76,16 @@ class GPSC(KernelEstimator):
     c2 : weight of the squared norm
     eta : variance of transition scores, in units of the kernel
     transitions : False leaves them out: kernel logistic regression of single tokens
-    explicit : train on features that stand for the kernel, where it has any (linear, and degree 2
-        on sparse 0/1 features): the same model without a gram matrix. "auto": where that is faster
+    explicit : train on features that stand for the kernel, where it has any (linear, and degrees 2
+        and 3 on sparse 0/1 features): the same model without a gram matrix. "auto": where that is
+        faster
     n_landmarks : approximate the kernel by features from this many tokens, which are chosen by
         ``landmarks``: "pivoted" (greedily, by pivoted Cholesky) or "random" (Nystrom)
     n_coordinates : how many coordinates the sparse methods keep; a fraction is a share of the
         number of training tokens
-    n_per_round : coordinates (or labelled sequences) taken in each round
+    n_per_round : coordinates of a sequence (or labelled sequences) taken in each round; "auto" is
+        ten labelled sequences, or ten coordinates, later 2 % as many as there are, at most three of
+        each sequence: fewer rounds than with a fixed number, and a better choice
     pick : of which sequence: the one with the "largest" derivative or a "random" one
     update : after each round refit "all" coefficients; or the "new" ones alone, which is cheaper;
         or the new ones in each round and all of them at the end ("last")
@@ -118,7 +115,8 @@ class GPSC(KernelEstimator):
         that of the model free of them
     transitions_ : (S, S) transition scores
     objective_ : final value
-    gap_ : proven bound on objective_ minus the optimum of the dense problem
+    gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_landmarks``,
+        of that with the kernel which these give); infinite if the loss is not convex
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
     path_ : rounds of a sparse method (`seqfield.optimisers.greedy.Round`); n_chosen_ : distinct
         tokens among its coordinates; support_ : the labelled sequences that method="sequence"
@@ -136,7 +134,7 @@ class GPSC(KernelEstimator):
     cost: float
     c2: float
     n_coordinates: int | float
-    n_per_round: int
+    n_per_round: int | str
     slope_tol: float
     max_iter: int
     tol: float
@@ -166,7 +164,7 @@ class GPSC(KernelEstimator):
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
         n_coordinates: int | float = 0.25,
-        n_per_round: int = 10,
+        n_per_round: int | Literal["auto"] = "auto",
         pick: Literal["largest", "random"] = "largest",
         update: Literal["all", "new", "last"] = "all",
         slope_tol: float = 1e-3,
@@ -213,27 +211,16 @@ class GPSC(KernelEstimator):
                 "without: leave one of the two out"
             )
         if self.engine == "jax":
-            self._check_device()
-        for name in ("n_per_round", "n_samples", "evidence_tokens", "max_iter"):
+            GPSC_ON_DEVICE.check(self)
+        if self.n_per_round != "auto":
+            number("n_per_round", self.n_per_round, low=1, whole=True)
+        for name in ("n_samples", "evidence_tokens", "max_iter"):
             number(name, getattr(self, name), low=1, whole=True)
         for name in ("n_coordinates", "slope_tol", "tol", "cost", "c2"):
             number(name, getattr(self, name), low=0)
         if self.c2 == 0 and (self.optimize_kernel or self.posterior == "laplace"):
             raise InputError("c2 must be above 0: without a prior there is no posterior")
         super()._fit(data, targets, weights)
-
-    def _check_device(self) -> None:
-        """Raise a `CapabilityError` for what engine="jax" cannot do, or if there is no JAX."""
-        for name, allowed in ON_DEVICE.items():
-            if getattr(self, name) not in allowed:
-                given = f"{name}={getattr(self, name)!r}"
-                raise CapabilityError(
-                    f"engine='jax' runs the dense MAP estimate of the log loss by L-BFGS: leave "
-                    f"out {given}, or use engine='numba'"
-                )
-        from seqfield.linalg._jax import check_double
-
-        check_double()
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         numbered, s = super()._prepare(data, targets, weights), len(self._labels)
@@ -299,35 +286,28 @@ class GPSC(KernelEstimator):
     def _recipe(self, data: Sequences) -> Recipe:
         if self.method == "dense":
             return Recipe(self._descent(), self._loss(), self._prior)
-        size = number("n_per_round", self.n_per_round, low=1, whole=True)
         most = number("n_coordinates", self.n_coordinates, low=0)
         if most == 0:
             raise InputError("n_coordinates must be above 0, got 0")
         if not isinstance(most, int | np.integer):
             most = max(1, round(most * data.n_tokens))
-        picker = Coordinates if self.method == "sparse" else Labellings
-        pick = picker(
-            data.x[:, 0].astype(np.int64),
-            data.offsets,
-            size,
-            self.pick,
-            self._random(),
-            number("slope_tol", self.slope_tol, low=0),
-        )
-        if isinstance(pick, Labellings):
-            self._picked = pick
+        # there are no more coordinates
+        most = min(int(most), self.n_tokens_ * len(self._labels) ** 2)
+        # products with features cost less than what values of many functions at all tokens do
+        held = not isinstance(self._cov, Factored)
         if self.update != "new":
             columns = 1 if self.method == "sparse" else len(self._labels)
-            self._check_atoms(most * columns)
+            self._check_atoms(most, columns * self.n_tokens_ if held else most)
         greedy = Greedy(
             Atoms(
                 len(self._labels),
                 [self._cov],
                 eta=self.eta_,
                 joint=self.method == "sequence",
+                held=held,
             ),
             self._prior,
-            pick,
+            self._picker(data),
             max_iter=max(1, most),
             max_atoms=most,
             update=self.update,
@@ -335,6 +315,20 @@ class GPSC(KernelEstimator):
             refit_iter=self.max_iter,
         )
         return Recipe(greedy, self._loss())
+
+    def _picker(self, data: Sequences) -> Coordinates | Labellings:
+        """What chooses the coordinates."""
+        auto = self.n_per_round == "auto"
+        size: Any = FEW if auto else self.n_per_round
+        kind = Coordinates if self.method == "sparse" else Labellings
+        rows = data.x[:, 0].astype(np.int64)
+        tol = number("slope_tol", self.slope_tol, low=0)
+        pick = kind(rows, data.offsets, size, self.pick, self._random(), tol)
+        if isinstance(pick, Labellings):
+            self._picked = pick
+        elif auto:
+            pick.size, pick.least, pick.growth = EACH, FEW, GROWTH
+        return pick
 
     @property
     def _prior(self) -> ElasticNet:
@@ -385,8 +379,7 @@ class GPSC(KernelEstimator):
             Labelling(i, float(value), int(offsets[i]), y)
             for (i, y), value in zip((labels[atom] for atom in found.atoms), values, strict=True)
         ]
-        names = self._labels.names
-        return Support.of_labellings(chosen, self._gold, self._used, names)
+        return Support.of_labellings(chosen, self._gold, self._used, self._labels.names)
 
     def _keep_posterior(self, goal: Objective) -> None:
         """Keep the MAP estimate and draws from the posterior around it."""
@@ -396,7 +389,8 @@ class GPSC(KernelEstimator):
         self.log_evidence_, self.log_evidence_error_ = found.value, found.error
         draws = posterior_samples(goal, self.theta_, n_samples, rng, self.laplace)
         every = np.vstack([self.theta_, draws])
-        self._keep_draws(self._basis, every, self._architecture.root_eta)
+        root_eta = self._architecture.root_eta
+        self._keep_draws(self._basis, every, root_eta, variance=1.0 / self.c2_)
         del self.theta_, self._architecture, self._basis, self._tokens, self._gold
 
     def _as_dense(self, gram: Gram, values: Values, found: Selection) -> Floats:

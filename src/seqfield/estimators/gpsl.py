@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield.architectures.neighbours import Neighbours
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
+from seqfield.estimators._bound import SEARCH, Bound, exact_root, labels_of, to_learn
 from seqfield.estimators._descent import Floats, Recipe
-from seqfield.estimators._evidence import Point, maximise_evidence
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import GIB, KernelEstimator, Tokens
+from seqfield.estimators._latent import Halves, check_shape
 from seqfield.estimators._objective import Objective
 from seqfield.estimators._progress import progress
 from seqfield.kernels import Kernel
-from seqfield.kernels._pairs import Pairs
 from seqfield.kernels.covariance import Root
-from seqfield.kernels.functions import Span
+from seqfield.kernels.functions import Function, Span
 from seqfield.labels import Targets, nested
-from seqfield.linalg.thin import thin_root
-from seqfield.losses.log import LogLoss
 from seqfield.losses.pseudo import Refined, Terms, log_sum_exp, refine
-from seqfield.optimisers._base import Result
+from seqfield.optimisers._base import Result, Step
 from seqfield.optimisers.variational import Posterior, VariationalEM
 from seqfield.persist import prefixed, under
-from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
 
 CHOICES = {
     "amplitude": ("shared", "label", "fixed"),
     "landmarks": ("pivoted", "random"),
+    "inference": ("refine", "chain"),
 }
-#: iterations of the search for kernel parameters, and sweeps in each of its points
-SEARCH, SWEEPS = 8, 10
 #: rounds of refining probabilities, besides one for each token of a sequence
 ROUNDS = 2000
 #: the largest offset
 FARTHEST = 10**6
-#: tokens whose predictive variances are computed at once
-PIECE = 2**12
 
 
 class Latent(NamedTuple):
@@ -66,24 +60,35 @@ class GPSL(KernelEstimator):
         p(y_t | x_t, y) = softmax_q( f_q(x_t) + sum_d T_d[y_{t + offset_d}, q] )
 
     f_q is a Gaussian process with the given kernel, T_d has independent standard normal entries; a
-    Gaussian approximates their posterior. It has no joint p(y | x): probabilities of single labels
-    are those of algorithm 2 of Srijith et al. (2016), in which the labels around are not known
-    either, and `log_pseudo_likelihood` takes the place of the log-likelihood.
+    Gaussian approximates their posterior. It has no joint p(y | x) unless ``inference="chain"``:
+    probabilities of single labels are those of algorithm 2 of Srijith et al. (2016), in which the
+    labels around are not known either, and `log_pseudo_likelihood` takes the place of the
+    log-likelihood.
 
     Parameters
     ----------
-    kernel, features : as in `GPSC`
+    kernel : as in `GPSC`, or a list with one for each label in the order of ``classes_``
+    features : as in `GPSC`
     offsets : where the labels are that a label depends on: (-1,) the one before, (-1, 1) both
         neighbours, (-2, -1, 1, 2), any other; () makes tokens independent
     optimize_kernel : learn the kernel's parameters by maximising the bound, on random sequences of
-        at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1
+        at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1. With
+        ``amplitude="fixed"`` scales (of ``2.0 * RBF()``, or of a constant) stay as given: what
+        holds for amplitudes holds for them
+    kernel_per_label : give each label its own copy of the kernel, with parameters of its own
     amplitude : the scale of the functions: "fixed" at 1; or learned for each "label", or one that
         is "shared" by all. The bound favours small ones, and a shared one may vanish
+    inference : "refine" predicts by algorithm 2, in which each label goes by the probabilities of
+        those around it as if they were known by themselves; "chain", with offsets (-1, 1) alone, by
+        the chain whose labels given their neighbours are those of the model: probabilities are
+        less sure of themselves, and all that takes a joint p(y | x) works. It may be set after
+        `fit` too
     half_variances : predict with the mean of exp(score), m + v / 2, as the paper does, in place of
         the mean score m. It favours labels that little is known of, all the more so the larger
         the amplitude
     n_landmarks, landmarks, gram_budget : as in `GPSC`: beyond the memory that the posterior of all
-        tokens takes, that of functions over a few of them
+        tokens takes, that of functions over a few of them. A kernel of low rank, such as a linear
+        one of few features, is found to be one and needs no landmarks
     scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
         `CRF`; the scheme holds in decoding. A token without a label has no term of its own, and
         those around it do without it; so it is with a set of candidates
@@ -97,7 +102,7 @@ class GPSL(KernelEstimator):
     amplitudes_ : (S,) scale of each label's function
     steps_ : (R, S, S) posterior means of the T_d, row label there, column label here;
         step_variances_ : likewise
-    kernel_, n_tokens_, n_kept_ : as in `GPSC`
+    kernel_, n_tokens_, n_kept_ : as in `GPSC`; a list of kernels if each label has its own
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -108,19 +113,20 @@ class GPSL(KernelEstimator):
 
     offsets: Any
     optimize_kernel: bool
+    kernel_per_label: bool
     evidence_tokens: int
     amplitude: str
     half_variances: bool
+    inference: str
     max_iter: int
     tol: float
     eta = 1.0
     transitions = True
     gram_dtype = "float64"
-    joint = False
-    _basis: Root
+    several_kernels = True
+    _bases: list[Root]
     _distances: tuple[int, ...]
-    _dual: Floats
-    _factors: Floats
+    _halves: list[Halves]
 
     def __init__(
         self,
@@ -129,8 +135,10 @@ class GPSL(KernelEstimator):
         *,
         features: Any = None,
         optimize_kernel: bool = True,
+        kernel_per_label: bool = False,
         evidence_tokens: int = 1500,
         amplitude: Literal["fixed", "label", "shared"] = "fixed",
+        inference: Literal["refine", "chain"] = "refine",
         half_variances: bool = False,
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
@@ -153,34 +161,58 @@ class GPSL(KernelEstimator):
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         self._check_choices(CHOICES)
         self._distances = _distances(self.offsets)
+        self._check_inference()
+        given, s = self.kernel, len(self._labels)
+        if isinstance(given, list | tuple) and len(given) not in (1, s):
+            raise InputError(f"kernel must be one kernel or one for each of {s} labels: {given!r}")
         number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
         if not (targets.codes >= 0).any():
             raise LabelError("y tells no label exactly: missing labels and candidates have no term")
         super()._fit(data, targets, weights)
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        numbered = super()._prepare(data, targets, weights)
-        if self.optimize_kernel and len(self._kernels[0].log_parameters):
-            self._learn_kernel(data, targets, weights)
-        self._check_memory()
-        self._basis = self._root(self._kernels[0])
-        self._architecture = Neighbours(len(self._labels), self._basis.root, self._distances)
+        numbered, s = super()._prepare(data, targets, weights), len(self._labels)
+        if self.kernel_per_label and len(self._kernels) == 1:
+            self._kernels = self._kernels * s
+        if self.optimize_kernel:
+            self._learn_kernels(data, targets, weights)
+        self._bases = [self._root(kernel) for kernel in self._kernels]
+        rest = np.hstack([self._rest(basis) for basis in self._bases])
+        roots = [basis.root for basis in self._bases]
+        self._architecture = Neighbours(s, roots, self._distances, rest)
         return numbered
 
-    def _check_memory(self) -> None:
-        """The posterior has a matrix for each label."""
-        n = self.n_tokens_
-        rank = n
+    def _root(self, kernel: Kernel) -> Root:
+        n = rank = self.n_tokens_
         if self.n_landmarks is not None:
             rank = min(n, number("n_landmarks", self.n_landmarks, low=1, whole=True))
-        # factors and their inverses, the root and what it is made of, a product with it
-        need = 8.0 * ((2 * len(self._labels) + 3) * rank**2 + 3 * n * rank)
+        else:
+            most = bisect_right(range(n // 2 + 1), self._budget, key=self._need) - 1
+            found = exact_root(kernel, self._tokens.x, most)
+            if found is not None:
+                return found
+        need = self._need(rank)
         if need > self._budget:
             raise BudgetError(
                 f"the posterior of {len(self._labels)} functions over {rank} tokens needs "
                 f"{need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use n_landmarks=, "
                 "fewer sequences, or give more with gram_budget="
             )
+        return super()._root(kernel)
+
+    def _need(self, rank: int) -> float:
+        """Bytes that a posterior of this rank takes: a matrix for each label."""
+        # factors and their inverses; roots, what one is made of, and a product with it
+        squares, rows = 2 * len(self._labels) + 3, len(self._kernels) + 2
+        return 8.0 * (squares * rank**2 + rows * self.n_tokens_ * rank)
+
+    def _rest(self, basis: Root) -> Floats:
+        """The variance at each token that landmarks leave out (n, 1)."""
+        if self.n_landmarks is None:
+            return np.zeros((self.n_tokens_, 1))
+        own = np.einsum("ij,ij->i", basis.root, basis.root)
+        left = basis.kernel.diagonal(self._tokens.x) - own
+        return np.asarray(np.maximum(left, 0.0))[:, None]
 
     def _recipe(self, data: Sequences) -> Recipe:
         method = VariationalEM(
@@ -191,48 +223,24 @@ class GPSL(KernelEstimator):
         )
         return Recipe(method)
 
-    def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        """Set the kernel's parameters to where the bound is largest."""
+    def _learn_kernels(self, data: Sequences, targets: Targets, weights: Floats) -> None:
+        """Set the kernels' parameters to where the bound is largest."""
+        places = to_learn(self._kernels, scales=self.amplitude != "fixed")
         some = self._some_sequences(data, self.evidence_tokens)
-        if not (targets[some].codes >= 0).any():
+        if not places or not (targets[some].codes >= 0).any():
             return
-        tokens, kernel = Tokens.of(data[some]), self._kernels[0]
-        pairs, s, n_done = Pairs(tokens.x), len(self._labels), 0
-        n = tokens.x.shape[0]
-        need = 8.0 * (s + 6 + len(kernel.log_parameters)) * n**2
+        tokens, s = Tokens.of(data[some]), len(self._labels)
+        n, held = tokens.x.shape[0], len(self._kernels[0].log_parameters)
+        need = 8.0 * (s + 5 + len(self._kernels) + held) * n**2
         if need > self._budget:
             raise BudgetError(
                 f"kernel parameters by {n} tokens need {need / GIB:.3g} GiB; the budget is "
                 f"{self.gram_budget:g} GiB. Lower evidence_tokens, use optimize_kernel=False, or "
                 "give more with gram_budget="
             )
-
-        def point(phi: Floats) -> Point:
-            nonlocal n_done
-            here = kernel.with_log_parameters(phi)
-            root = thin_root(here._value(pairs)).root
-            goal = Objective(
-                Neighbours(s, root, self._distances),
-                LogLoss(),
-                ElasticNet(0.0, 0.0),
-                tokens.numbered(),
-                targets[some],
-                weights[some],
-                None,
-                self.n_jobs,
-            )
-            zero = np.zeros(goal.architecture.n_parameters)
-            # a small amplitude would hide what the kernel's own parameters do
-            found = VariationalEM(SWEEPS, 1e-4, "fixed", self.n_jobs).minimise(goal, zero)
-            n_done += 1
-            report(n_done, f"bound {-found.value:.6g}")
-            by_gram = _by_gram(root, found.trace[0])
-            gradient = [np.vdot(by_gram, d) for d in here._derivatives(pairs)]
-            return Point(-found.value, 0.0, np.array(gradient))
-
+        bound = Bound(tokens, targets[some], weights[some], self._distances, s, self.n_jobs)
         with progress("kernel parameters", SEARCH, show=bool(self.verbose)) as report:
-            best = maximise_evidence(point, kernel.log_parameters, max_iter=SEARCH)
-        self._kernels = [kernel.with_log_parameters(best.phi)]
+            self._kernels = bound.maximise(self._kernels, places, report)
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         super()._finish(goal, theta, result)
@@ -240,15 +248,25 @@ class GPSL(KernelEstimator):
         self.bounds_, self.bound_ = found.bounds, found.bounds[-1]
         self.amplitudes_ = found.amplitudes
         self.steps_, self.step_variances_ = found.steps, found.step_variances
-        # v(x) = a |L^-1 phi(x)|^2 with phi(x) = k(x, z) dual
-        # in the order in which files hold them, so that a loaded model rounds alike
-        self._dual = np.ascontiguousarray(self._basis.dual)
-        self._factors = np.empty((len(found.factors), *self._dual.shape))
-        for q in range(len(self._factors)):
-            self._factors[q] = self._dual @ _inverse(found.factors.pop(0)).T
         means, s = np.sqrt(found.amplitudes) * found.means, len(self._labels)
-        self._keep([self._basis.function(means)], np.zeros((1, s, s)))
-        del self.theta_, self._architecture, self._basis, self._tokens
+        functions: list[Function] = []
+        self._halves = []
+        for k, basis in enumerate(self._bases):
+            own = labels_of(k, len(self._bases), s)
+            # the values of all functions add up, so each is zero for the labels of others
+            b = np.zeros((basis.root.shape[1], s))
+            b[:, own] = means[: len(b), own]
+            functions.append(basis.function(b))
+            self._halves.append(Halves.of(basis, [found.factors.pop(0) for _ in own]))
+        self._keep(functions, np.zeros((1, s, s)))
+        del self.theta_, self._architecture, self._bases, self._tokens
+
+    def _shown(self, step: Step) -> str:
+        return f"bound {-step.value:.6g}"
+
+    @property
+    def _remedy(self) -> str:
+        return "raise max_iter or tol, or scale the kernel down if its values are large"
 
     # --- use ------------------------------------------------------------------------------------
 
@@ -279,6 +297,14 @@ class GPSL(KernelEstimator):
 
     def _scores(self, data: Sequences) -> ChainScores:
         means, variances = self._moments(data)
+        self._check_inference()
+        if self.joint:
+            node, steps = self._corrected(means, variances)
+            before, after = (steps[self._distances.index(offset)] for offset in (-1, 1))
+            # a chain with edges E has p(y_t | y_t-1 = i, y_t+1 = j) = softmax(f + E[i] + E[:, j]):
+            # what is learned of E from either side, on equal terms
+            edge = 0.5 * (before + after.T)
+            return ChainScores(node, edge, data.offsets, check=False)
         p = self._refined(means, variances, data.offsets).probabilities
         s = len(self._labels)
         node = np.log(np.maximum(p, 1e-300))
@@ -306,27 +332,40 @@ class GPSL(KernelEstimator):
     def _moments(self, data: Sequences) -> tuple[Floats, Floats]:
         """Means and variances (N, S) of the latent functions."""
         check_is_fitted(self, "steps_")
-        means, span = self._values(data, slice(None)), self._functions[0]
-        assert isinstance(span, Span)
+        means = self._values(data, slice(None))
         variances = np.empty_like(means)
-        kernel: Kernel = self._kernels[0]
-        prior = kernel.diagonal(data.x)
-        for a in range(0, len(means), PIECE):
-            piece = slice(a, a + PIECE)
-            k = kernel(data.x[piece], span.tokens)
-            phi = k @ self._dual
-            rest = np.maximum(prior[piece] - np.einsum("ij,ij->i", phi, phi), 0.0)
-            for q, factor in enumerate(self._factors):
-                half = k @ factor
-                own = np.einsum("ij,ij->i", half, half)
-                variances[piece, q] = self.amplitudes_[q] * (own + rest)
+        for k, (span, halves) in enumerate(zip(self._functions, self._halves, strict=True)):
+            assert isinstance(span, Span)
+            own = labels_of(k, len(self._halves), len(self._labels))
+            variances[:, own] = self.amplitudes_[own] * halves.variances(span, data.x)
         return means, variances
 
+    @property
+    def joint(self) -> bool:
+        """Whether labels have a joint distribution: with ``inference="chain"``."""
+        return bool(choice("inference", self.inference, CHOICES["inference"]) == "chain")
+
+    def _check_inference(self) -> None:
+        if self.joint and sorted(self._distances) != [-1, 1]:
+            raise CapabilityError(
+                f"inference='chain' needs offsets=(-1, 1), got {self._distances}: use "
+                "inference='refine'"
+            )
+
     def _joint(self, chains: list[ChainScores]) -> list[ChainScores]:
+        if self.joint:
+            return super()._joint(chains)
         raise CapabilityError(
             "GPSL has no joint distribution of labels: use predict_proba, or "
-            "log_pseudo_likelihood in place of log_likelihood"
+            "log_pseudo_likelihood in place of log_likelihood; or inference='chain', with "
+            "offsets=(-1, 1)"
         )
+
+    @property
+    def kernel_(self) -> Any:
+        """The fitted kernel; a list of one for each label if each has its own."""
+        one = len(self._kernels) == 1 and not isinstance(self.kernel, list | tuple)
+        return self._kernels[0] if one else self._kernels
 
     @property
     def transitions_(self) -> Floats:
@@ -340,35 +379,41 @@ class GPSL(KernelEstimator):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header, arrays = super()._state()
-        own = {"dual": self._dual, "factors": self._factors, "amplitudes": self.amplitudes_}
-        own |= {"steps": self.steps_, "step_variances": self.step_variances_}
-        return header | {"distances": list(self._distances)}, arrays | prefixed("posterior", own)
+        own = {"amplitudes": self.amplitudes_, "steps": self.steps_}
+        arrays |= prefixed("posterior", own | {"step_variances": self.step_variances_})
+        for k, halves in enumerate(self._halves):
+            arrays |= prefixed(_home(k), halves._asdict())
+        return header | {"distances": list(self._distances)}, arrays
 
     def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, arrays)
         self._distances = _distances(header["distances"])
-        own, s, m = under("posterior", arrays), len(self._labels), self.n_kept_
-        rank = own["dual"].shape[-1]
-        shapes = {
-            "dual": (m, rank),
-            "factors": (s, m, rank),
-            "amplitudes": (s,),
-            "steps": (len(self._distances), s, s),
-            "step_variances": (len(self._distances), s, s),
-        }
+        s, n_kernels, r = len(self._labels), len(self._kernels), len(self._distances)
+        if n_kernels not in (1, s):
+            raise InputError("a number of kernels that is not that of labels")
+        own, steps = under("posterior", arrays), (r, s, s)
+        shapes = {"amplitudes": (s,), "steps": steps, "step_variances": steps}
         for name, shape in shapes.items():
-            if own[name].shape != shape or not np.isfinite(own[name]).all():
-                raise InputError(f"{name} of the wrong shape or not finite")
+            check_shape(name, own[name], shape)
         if (own["amplitudes"] <= 0).any() or (own["step_variances"] <= 0).any():
             raise InputError("variances that are not above 0")
-        self._dual, self._factors = own["dual"], own["factors"]
+        self._halves = []
+        for k, function in enumerate(self._functions):
+            n = len(labels_of(k, n_kernels, s))
+            self._halves.append(Halves.restored(under(_home(k), arrays), function.n_tokens, n))
         self.amplitudes_, self.steps_ = own["amplitudes"], own["steps"]
         self.step_variances_ = own["step_variances"]
 
 
+def _home(k: int) -> str:
+    """Where a model file has what belongs to kernel k."""
+    return "posterior" if k == 0 else f"posterior{k}"
+
+
 def _distances(offsets: Any) -> tuple[int, ...]:
     """Checked offsets."""
-    if not isinstance(offsets, Iterable) or isinstance(offsets, str):
+    no_list = isinstance(offsets, str | bytes | bytearray) or not isinstance(offsets, Iterable)
+    if no_list or (isinstance(offsets, np.ndarray) and offsets.ndim == 0):
         raise InputError(f"offsets must be whole numbers such as (-1, 1), got {offsets!r}")
     found = tuple(
         int(number("offsets", value, low=-FARTHEST, high=FARTHEST, whole=True)) for value in offsets
@@ -376,24 +421,3 @@ def _distances(offsets: Any) -> tuple[int, ...]:
     if 0 in found or len(set(found)) != len(found):
         raise InputError(f"offsets must be different from 0 and from each other, got {offsets!r}")
     return found
-
-
-def _inverse(lower: Floats) -> Floats:
-    inverse: Floats = scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True)
-    return inverse
-
-
-def _by_gram(root: Floats, found: Posterior) -> Floats:
-    """The derivative of the bound by the entries of G, all else at its optimum.
-
-    With alpha = (a G)^-1 m it is sum_q a / 2 (alpha alpha' - Lambda + Lambda V Lambda), and
-    alpha = known - expected counts of the label at each token.
-    """
-    n = len(root)
-    total = np.zeros((n, n))
-    for q, lower in enumerate(found.factors):
-        a, precision, alpha = found.amplitudes[q], found.precisions[:, q], found.residuals[:, q]
-        half = scipy.linalg.solve_triangular(lower, root.T * precision, lower=True)
-        total += 0.5 * a * (np.outer(alpha, alpha) + a * (half.T @ half))
-        total[np.diag_indices(n)] -= 0.5 * a * precision
-    return total

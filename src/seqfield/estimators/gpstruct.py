@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from seqfield._checks import number
+from seqfield._checks import number, score_size
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
 from seqfield.estimators._descent import Floats, Recipe, _frames_inside
+from seqfield.estimators._device import GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import Tokens
 from seqfield.estimators._kernel_slice import sample_kernel
@@ -26,7 +27,11 @@ from seqfield.optimisers.elliptical_slice import EllipticalSlice
 from seqfield.optimisers.hamiltonian import Hamiltonian, NoUTurn
 from seqfield.sequences import Sequences
 
-CHOICES = {"sampler": ("ess", "hmc", "nuts"), "landmarks": ("pivoted", "random")}
+CHOICES = {
+    "sampler": ("ess", "hmc", "nuts"),
+    "landmarks": ("pivoted", "random"),
+    "engine": ("numba", "jax"),
+}
 #: steps of each chain if nothing is said
 STEPS = {"ess": 5000, "hmc": 200, "nuts": 200}
 #: chains that disagree by more than this have not settled
@@ -55,6 +60,8 @@ class GPStruct(SampledEstimator):
         the mean of their logarithms is used from there on
     eta, transitions : as in `GPSC`
     n_landmarks, landmarks, gram_budget : as in `GPSC`
+    engine : "numba", or "jax" to run the chains of "ess" on JAX's device, where a hundred take
+        little longer than one
     scheme, on_violation, classes, missing_label, random_state, n_jobs, verbose : as in `CRF`
 
     Attributes
@@ -81,6 +88,7 @@ class GPStruct(SampledEstimator):
     n_chains: int
     sample_kernel: bool
     evidence_tokens: int
+    engine: str
     gram_dtype = "float64"
     _basis: Root
 
@@ -101,6 +109,7 @@ class GPStruct(SampledEstimator):
         n_landmarks: int | None = None,
         landmarks: Literal["pivoted", "random"] = "pivoted",
         gram_budget: float = 6.0,
+        engine: Literal["numba", "jax"] = "numba",
         scheme: Any = None,
         on_violation: Literal["raise", "repair"] = "raise",
         classes: Any = None,
@@ -113,7 +122,10 @@ class GPStruct(SampledEstimator):
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         self._check_choices(CHOICES)
+        if self.engine == "jax":
+            GPSTRUCT_ON_DEVICE.check(self)
         self._plan()
+        self.__dict__.pop("kernel_samples_", None)
         super()._fit(data, targets, weights)
 
     def _plan(self) -> Plan:
@@ -122,6 +134,8 @@ class GPStruct(SampledEstimator):
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
         numbered = super()._prepare(data, targets, weights)
+        prior = self._kernels[0].diagonal(self._tokens.x)
+        score_size(float(np.sqrt(max(prior.max(), self._given_eta()))))
         if self.sample_kernel:
             self._learn_kernel(data, targets, weights)
         self._basis = self._root(self._kernels[0])
@@ -159,6 +173,10 @@ class GPStruct(SampledEstimator):
         plan, seed = self._plan(), int(self._random().randint(2**31 - 1))
         if self.sampler == "hmc":
             return Recipe(Hamiltonian(plan, seed), LogLoss())
+        if self.engine == "jax":
+            from seqfield.optimisers.device_slice import DeviceSlice
+
+            return Recipe(DeviceSlice(plan, seed), LogLoss())
         kind = EllipticalSlice if self.sampler == "ess" else NoUTurn
         return Recipe(kind(plan, seed, self.n_jobs), LogLoss())
 
@@ -168,9 +186,12 @@ class GPStruct(SampledEstimator):
         self.effective_sample_size_, self.r_hat_ = draws.effective_sample_size, draws.r_hat
         self.log_likelihoods_ = draws.watched[:, :, 0]
         self.n_evaluations_ = draws.n_evaluations
-        if self.r_hat_ > SETTLED:
+        if not self.r_hat_ <= SETTLED:  # of too few steps it is not a number
+            what = f"the chains disagree (R-hat {self.r_hat_:.2f})"
+            if np.isnan(self.r_hat_):
+                what = "too few steps to tell whether the chains agree"
             warnings.warn(
-                f"no convergence: the chains disagree (R-hat {self.r_hat_:.2f}): raise n_steps"
+                f"no convergence: {what}: raise n_steps"
                 + (", or use sampler='hmc'" if self.sampler == "ess" else ""),
                 ConvergenceWarning,
                 stacklevel=_frames_inside() + 1,

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield import chain
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield._parallel import run
 from seqfield.architectures.emissions import KINDS, Gaussian, Kind, Multinomial
 from seqfield.chain import ChainScores
@@ -202,10 +202,7 @@ class HMM(SequenceEstimator):
         self.log_start_, self.log_transitions_, self.log_end_ = steps
 
     def _kind(self, data: Sequences, again: bool) -> Kind:
-        if self.emission not in ("auto", *KINDS):
-            raise InputError(
-                f"emission must be 'auto', 'multinomial' or 'gaussian', got {self.emission!r}"
-            )
+        choice("emission", self.emission, ("auto", *KINDS))
         if self.emission != "auto":
             return KINDS[self.emission]
         if again:

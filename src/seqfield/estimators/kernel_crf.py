@@ -23,6 +23,8 @@ from seqfield.optimisers.pickers import Cliques, MeanField, steepness
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, place_of
 
+CHOICES = {"cliques": ("vertex", "vertex+edge"), "gain": ("gradient", "meanfield")}
+
 
 class Clique(NamedTuple):
     """A chosen clique: the kernel's number, the first training token like it (sequence, position),
@@ -119,24 +121,23 @@ class KernelCRF(KernelEstimator):
         self._store(locals())
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        if self.cliques not in ("vertex", "vertex+edge"):
-            raise InputError(f"cliques must be 'vertex' or 'vertex+edge', got {self.cliques!r}")
+        self._check_choices(CHOICES)
         if self.cliques == "vertex+edge" and not self.transitions:
             raise InputError(
                 "transitions=False is a model of single tokens, which has no use for edge cliques: "
                 "take cliques='vertex'"
             )
-        if self.gain not in ("gradient", "meanfield"):
-            raise InputError(f"gain must be 'gradient' or 'meanfield', got {self.gain!r}")
         numbered = super()._prepare(data, targets, weights)
-        self._covs = [self._covariance(kernel) for kernel in self._kernels]
+        share = self._budget / len(self._kernels)
+        self._covs = [self._covariance(kernel, budget=share) for kernel in self._kernels]
         edges = self.cliques == "vertex+edge"
         self._architecture = Lookup(len(self._labels), self.n_tokens_, edges=edges)
         return numbered
 
     def _recipe(self, data: Sequences) -> Recipe:
-        most = number("n_cliques", self.n_cliques, low=1, whole=True)
-        self._check_atoms(most)
+        there = len(self._kernels) * self._architecture.n_columns * self.n_tokens_
+        most = min(number("n_cliques", self.n_cliques, low=1, whole=True), there)
+        self._check_atoms(most, self.n_tokens_)
         gain = steepness if self.gain == "gradient" else MeanField(self.n_jobs)
         atoms = Atoms(
             len(self._labels),

@@ -18,6 +18,7 @@ from seqfield.estimators._files import register
 from seqfield.estimators._kernel import GIB
 from seqfield.estimators._objective import Objective
 from seqfield.estimators._sampled import SampledEstimator
+from seqfield.kernels import Kernel, Precomputed
 from seqfield.kernels.covariance import Root
 from seqfield.kernels.gram import distinct
 from seqfield.kernels.lowrank import pivoted_cholesky
@@ -25,7 +26,7 @@ from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
-from seqfield.optimisers._base import Result
+from seqfield.optimisers._base import Result, Step
 from seqfield.optimisers._expectations import BlackBox, ChainLikelihood
 from seqfield.optimisers.svi import Fitted, StochasticVariational
 from seqfield.optimisers.variational_gaussian import Gaussians
@@ -56,10 +57,12 @@ class StructuredSVGP(SampledEstimator):
         variance unexplained (pivoted Cholesky); "kmeans" the means of clusters, of sparse features
         the tokens nearest to them
     likelihood : "chain" (exact), "piecewise" (pseudo-likelihood of each edge by itself: cheaper,
-        and a worse model of the whole), or a function of (F, T, labels): score draws F (k, length,
-        S), transition draws T (k, S, S) and label codes (length,), in order of ``classes``, -1
-        where missing, to k log-likelihoods. It needs no derivative, and must be told ``classes``;
-        predictions are those of the chain with the scores it has found
+        and a worse model of the whole; a label is learned twice, from one neighbour each time, so
+        predictions take the chain with half of the transition scores, in which what two neighbours
+        say of a label is the mean of what each does), or a function of (F, T, labels): score draws
+        F (k, length, S), transition draws T (k, S, S) and label codes (length,), in order of
+        ``classes``, -1 where missing, to k log-likelihoods. It needs no derivative, and must be
+        told ``classes``; predictions are those of the chain with the scores it has found
     gradient : "reparam" takes the likelihood's derivative; "score" its values alone, with far more
         noise: raise ``n_draws``
     n_components : Gaussians in the posterior
@@ -73,7 +76,8 @@ class StructuredSVGP(SampledEstimator):
     eta, transitions : as in `GPSC`
     gram_budget : the most GiB that posterior and batches may take
     scheme, on_violation, classes, missing_label, random_state, n_jobs, verbose : as in `CRF`
-    max_iter : epochs; tol : stop when ten epochs raised the bound by less than this share of it
+    max_iter : epochs; tol : stop when ten epochs raised the bound by less than this share of it,
+        and did not lower it
 
     Attributes
     ----------
@@ -81,7 +85,8 @@ class StructuredSVGP(SampledEstimator):
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files)
     kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
-    transitions_ : (S, S) posterior mean of transition scores
+    transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
+        "piecewise" half of those that were learned
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -163,7 +168,6 @@ class StructuredSVGP(SampledEstimator):
         for name in ("learning_rate", "tol"):
             number(name, getattr(self, name), low=0)
         self._check_likelihood(targets)
-        self._natural = self._steps_naturally(targets)
         if self.optimize_inducing and not is_dense(data.x):
             raise CapabilityError(
                 "optimize_inducing=True moves inducing tokens through space: sparse features have "
@@ -197,6 +201,9 @@ class StructuredSVGP(SampledEstimator):
             )
 
     def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
+        # of the sequences that are left: those without labels tell nothing
+        self._natural = self._steps_naturally(targets)
+        self._check_space()
         tokens = self._inducing_tokens(data)
         self.n_tokens_ = int(data.n_tokens)
         self._check_memory(data, tokens.shape[0])
@@ -205,18 +212,40 @@ class StructuredSVGP(SampledEstimator):
         )
         return data
 
+    def _check_space(self) -> None:
+        """Raise a `CapabilityError` if tokens that are no points shall be averaged or moved."""
+        if not _has_numbers(self._kernels[0]):
+            return
+        for name, asks in (
+            ("inducing", self.inducing == "kmeans"),
+            ("optimize_inducing", self.optimize_inducing),
+        ):
+            if asks:
+                raise CapabilityError(
+                    f"{name}={getattr(self, name)!r} takes tokens between others, and those of a "
+                    "Precomputed kernel are numbers of rows: use inducing='pivoted' and "
+                    "optimize_inducing=False"
+                )
+
     def _check_memory(self, data: Sequences, m: int) -> None:
         """Posterior, its derivatives and the moments of Adam; a batch and its scores."""
-        s, copies = len(self._labels), 4 if self._natural else 8
-        longest = int(np.sort(data.lengths)[-self.batch_size :].sum())
-        need = 8.0 * (
-            copies * self.n_components * s * m**2 + longest * (m * (s + 4) + 3 * self.n_draws * s)
-        )
+        s, k, copies = len(self._labels), self.n_components, 4 if self._natural else 8
+        lengths = np.sort(data.lengths)[-self.batch_size :].astype(np.float64)
+        longest, squares = float(lengths.sum()), float((lengths**2).sum())
+        need = copies * k * s * m**2 + longest * (m * (s + 4) + 3 * self.n_draws * s)
+        # what is open of each sequence; covariance, root, inverse and derivative for each label
+        need += squares * (3 * s * (k + 1) + 3)
+        if k > 1:  # overlaps of all pairs
+            need += k**2 * s * m**2
+        if self.gradient == "score":  # one sequence at a time: products of all draws, twice
+            need += 2 * max(4, self.n_draws) * s * lengths[-1] ** 2
+        need *= 8.0
         if need > self._budget:
             raise BudgetError(
-                f"a posterior of {s} functions over {m} inducing tokens, with batches of {longest} "
-                f"tokens, needs {need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use "
-                "a smaller n_inducing or batch_size, or give more with gram_budget="
+                f"a posterior of {s} functions over {m} inducing tokens, with batches of "
+                f"{longest:.0f} tokens in sequences of up to {lengths[-1]:.0f}, needs "
+                f"{need / GIB:.3g} GiB; the budget is {self.gram_budget:g} GiB. Use a smaller "
+                "n_inducing or batch_size, cut long sequences, or give more with gram_budget="
             )
 
     def _steps_naturally(self, targets: Targets) -> bool:
@@ -278,15 +307,41 @@ class StructuredSVGP(SampledEstimator):
         )
         return Recipe(optimiser, loss)
 
+    def _shown(self, step: Step) -> str:
+        return f"ELBO {-step.value:.6g}"
+
+    @property
+    def _remedy(self) -> str:
+        if self._has_fallen():
+            return (
+                f"the bound fell from {self.bounds_[0]:.6g} to {self.bound_:.6g}, lower "
+                "learning_rate, or scale the features"
+            )
+        return "raise max_iter or tol"
+
+    def _has_fallen(self) -> bool:
+        """Whether the bound ends below that of the prior, by more than batches and draws vary."""
+        first, last = self.bounds_[0], self.bounds_[-(len(self.bounds_) // self.n_iter_) :]
+        return bool(self.bound_ < first - 0.1 * abs(first) - 2.0 * last.std())
+
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
         fitted: Fitted = result.trace[0]
-        self.bounds_, self.bound_ = fitted.elbos, -self.objective_
+        self.bounds_, self.bound_ = fitted.elbos, -result.value
+        super()._finish(goal, theta, result)
+        if result.converged and self._has_fallen():
+            self._warn(result.n_iter)
         model, q = fitted.architecture, fitted.q
         self._kernels = [model.kernel]
         rng = np.random.default_rng(int(self._random().randint(2**31 - 1)))
-        self._keep_posterior(_basis(model), theta, _draws(q, model.eta, self.n_samples, rng), 1.0)
+        scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
+        draws = _draws(q, model.eta, self.n_samples, rng)
+        self._keep_posterior(_basis(model), theta, draws, scale)
         del self.theta_, self._architecture
+
+
+def _has_numbers(kernel: Kernel) -> bool:
+    """Whether tokens are numbers of rows."""
+    return isinstance(kernel, Precomputed) or any(map(_has_numbers, kernel.parts().values()))
 
 
 def _basis(model: Inducing) -> Root:

@@ -37,6 +37,7 @@ class Candidate(NamedTuple):
 #: what is tried if nothing else is asked for
 CANDIDATES = (
     Candidate(True, 4.0, 1.0),
+    Candidate(True, 2.0, 3.0),
     Candidate(True, 0.0, 1.0),
     Candidate(False, 4.0, 1.0),
     Candidate(False, 8.0, 0.1),
@@ -67,7 +68,7 @@ class Tagger(SequenceEstimator):
     ----------
     candidates : settings to try, each (curved, cost, c2): whether its kernel is the curved one, the
         cost of a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1),
-        (True, 0, 1), (False, 4, 1) and (False, 8, 0.1)
+        (True, 2, 3), (True, 0, 1), (False, 4, 1) and (False, 8, 0.1)
     n_folds : folds of sequences; with fewer labelled sequences, as many as these
     features, scheme, on_violation, classes, missing_label, max_iter, tol, random_state, n_jobs,
     verbose : as in `CRF`

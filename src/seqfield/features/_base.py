@@ -18,7 +18,7 @@ State = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 # scikit-learn has no types, so its classes are Any to mypy
-class Encoder(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Encoder(TransformerMixin, BaseEstimator, ABC):
     """Turns X into `Sequences`. Features are numbered by falling frequency: rows of frequent
     features lie together in memory."""
 

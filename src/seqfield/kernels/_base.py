@@ -29,7 +29,7 @@ DIAGONAL_BLOCK = 32
 
 
 # scikit-learn has no types, so its classes are Any to mypy
-class Kernel(BaseEstimator, ABC):  # type: ignore[misc]
+class Kernel(BaseEstimator, ABC):
     """A positive semi-definite function of two tokens.
 
     A kernel gives three hooks, ``_value``, ``_derivatives`` and ``_diagonal``, over `Pairs` and
@@ -333,4 +333,5 @@ def _plain(value: Any) -> Any:
 
 def _equal(value: Any, default: Any) -> bool:
     """True if an argument is its default; arrays and functions never are."""
-    return type(value) is type(default) and bool(np.isscalar(value)) and value == default
+    simple = value is None or bool(np.isscalar(value))
+    return type(value) is type(default) and simple and value == default

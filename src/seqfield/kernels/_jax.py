@@ -10,7 +10,7 @@ import numpy as np
 
 from seqfield.errors import BudgetError
 from seqfield.kernels._base import Floats, Kernel
-from seqfield.kernels._pairs import NOISE
+from seqfield.kernels._pairs import NOISE, Rows
 from seqfield.kernels.composite import Power, Product, Scaled, Sum
 from seqfield.kernels.covariance import Covariance, Ints, span
 from seqfield.kernels.functions import Function
@@ -24,12 +24,12 @@ from seqfield.kernels.standard import (
     Polynomial,
     RationalQuadratic,
 )
-from seqfield.linalg._jax import check_double, double, jax, jit, jnp, lax
+from seqfield.linalg._jax import check_device, double, jax, jit, jnp, lax
 
 #: rows of G that are formed, multiplied and added up at once
 ROWS = 512
-#: k(x, z) from x . z, |x|^2 and |z|^2
-Formula = Callable[[Any, Any, Any], Any]
+#: k(x, z) from x . z, |x|^2, |z|^2 and |x - z|^2
+Formula = Callable[[Any, Any, Any, Any], Any]
 
 
 class OnDevice(Covariance):
@@ -60,7 +60,7 @@ class OnDevice(Covariance):
     ) -> OnDevice:
         """Form it: on the device for kernels of inner products and distances of dense tokens, else
         on the host."""
-        check_double()
+        check_device()
         n, kind = int(tokens.shape[0]), check_dtype(dtype)
         check_budget(n, n, kind, budget, advice)
         with double():
@@ -127,7 +127,7 @@ def _squares(inner: Any, left: Any, right: Any) -> Any:
 
 def _matern(kernel: Any) -> Formula:
     def value(*x: Any) -> Any:
-        r = jnp.sqrt(_squares(*x) * (2 * kernel.nu / kernel._scale() ** 2))
+        r = jnp.sqrt(x[3] * (2 * kernel.nu / kernel._scale() ** 2))
         rest = {0.5: 1.0, 1.5: 1.0 + r, 2.5: 1.0 + r + r * r / 3.0}[float(kernel.nu)]
         return jnp.exp(-r) * rest
 
@@ -136,23 +136,23 @@ def _matern(kernel: Any) -> Formula:
 
 def _rational(kernel: Any) -> Formula:
     scale = 2.0 * kernel.alpha * kernel._scale() ** 2
-    return lambda *x: jnp.exp(-kernel.alpha * jnp.log1p(_squares(*x) / scale))
+    return lambda *x: jnp.exp(-kernel.alpha * jnp.log1p(x[3] / scale))
 
 
 def _cosine(kernel: Any, own: Formula) -> Formula:
     def root(norms: Any) -> Any:
-        diagonal = own(norms, norms, norms)
+        diagonal = own(norms, norms, norms, jnp.zeros_like(norms))
         return jnp.where(diagonal > 0.0, 1.0 / jnp.sqrt(diagonal), 0.0)
 
-    return lambda i, a, b: own(i, a, b) * root(a) * root(b)
+    return lambda i, a, b, d: own(i, a, b, d) * root(a) * root(b)
 
 
 #: the formula of a kernel, given those of its parts
 FORMULAS: dict[type[Kernel], Callable[..., Formula]] = {
-    Linear: lambda k: lambda i, a, b: i,
-    Constant: lambda k: lambda i, a, b: jnp.full_like(i, k.value),
-    Polynomial: lambda k: lambda i, a, b: (i + k.coef0) ** int(k.degree),
-    RBF: lambda k: lambda *x: jnp.exp(_squares(*x) * (-0.5 / k._scale() ** 2)),
+    Linear: lambda k: lambda i, a, b, d: i,
+    Constant: lambda k: lambda i, a, b, d: jnp.full_like(i, k.value),
+    Polynomial: lambda k: lambda i, a, b, d: (i + k.coef0) ** int(k.degree),
+    RBF: lambda k: lambda i, a, b, d: jnp.exp(d * (-0.5 / k._scale() ** 2)),
     Matern: _matern,
     RationalQuadratic: _rational,
     Normalized: _cosine,
@@ -164,7 +164,8 @@ FORMULAS: dict[type[Kernel], Callable[..., Formula]] = {
 
 
 def formula(kernel: Kernel) -> Formula | None:
-    """The kernel as a function of inner products and squared norms, or None if it is no such."""
+    """The kernel as a function of inner products, squared norms and squared distances, or None if
+    it is no such."""
     kernel.check()
     parts = [formula(part) for part in kernel.parts().values()]
     make = FORMULAS.get(type(kernel))
@@ -201,24 +202,30 @@ def _begins(blocks: Any) -> list[int]:
 
 def _fill(blocks: Any, own: Formula, tokens: Floats) -> tuple[Any, bool]:
     """The blocks filled by a formula, and whether all of it is finite."""
-    x = jnp.asarray(tokens, jnp.float64)
-    norms = (x * x).sum(1)
     n = len(tokens)
+    # far from the origin distances keep their digits between centred tokens alone
+    x, centred = (jnp.asarray(t, jnp.float64) for t in (tokens, Rows(tokens).centred.matrix))
 
-    @partial(jit, donate_argnums=0)
-    def strip(blocks: Any, x: Any, norms: Any, begin: Any) -> tuple[Any, Any]:
-        at = begin + jnp.arange(min(ROWS, n))
+    def products(x: Any, at: Any) -> tuple[Any, Any, Any]:
+        """x . z, |x|^2 and |z|^2 of some rows and all."""
+        norms = (x * x).sum(1)
         some = x.at[at].get(mode="fill", fill_value=0.0)
         squares = norms.at[at].get(mode="fill", fill_value=0.0)
         inner = jnp.matmul(some, x.T, precision=lax.Precision.HIGHEST)
         # rows and columns meet where a token meets itself
-        inner = jnp.where(at[:, None] == jnp.arange(n), norms, inner)
-        value = jnp.where(at[:, None] < n, own(inner, squares[:, None], norms), 0.0)
+        return jnp.where(at[:, None] == jnp.arange(n), norms, inner), squares[:, None], norms
+
+    @partial(jit, donate_argnums=0)
+    def strip(blocks: Any, x: Any, centred: Any, begin: Any) -> tuple[Any, Any]:
+        at = begin + jnp.arange(min(ROWS, n))
+        # what the formula has no use for is not computed
+        value = own(*products(x, at), _squares(*products(centred, at)))
+        value = jnp.where(at[:, None] < n, value, 0.0)
         return _put(blocks, value, begin), jnp.isfinite(value).all()
 
     flags = []
     for begin in _begins(blocks):
-        blocks, finite = strip(blocks, x, norms, begin)
+        blocks, finite = strip(blocks, x, centred, begin)
         flags.append(finite)
     return blocks, all(bool(flag) for flag in flags)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from seqfield._compile import inlined, loop
+from seqfield._compile import inlined, loop, summing_loop
 
 #: columns that are worked on while they are in cache
 WIDTH = 1024
@@ -125,7 +125,7 @@ def number_rows(words: Any, starts: Any) -> Any:
     return first[:n_kinds].copy(), kind
 
 
-@loop
+@summing_loop
 def multiply(g: Any, v: Any, out: Any) -> None:
     """out = g v' for v (3 m, n), summed in float64.
 

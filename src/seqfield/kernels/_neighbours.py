@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from seqfield.errors import BudgetError, CapabilityError, InputError
 from seqfield.kernels._distinct import distinct
-from seqfield.kernels._pairs import as_matrix, canonical
+from seqfield.kernels._pairs import as_matrix, canonical, squared_norms
 from seqfield.persist import Arrays, prefixed, under
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ class Neighbours:
     def nearest(self, x: Any) -> Any:
         """Weights of x with their nearest tokens, CSR (N, n)."""
         x = self._as_pool(x)
-        distances, nearest = self._searcher.kneighbors(x)
+        distances, nearest = self._searcher.kneighbors(_measurable(x))
         starts = np.arange(x.shape[0] + 1) * self.n_neighbors
         values = _heat(distances, self.width).ravel()
         return sp.csr_array((values, nearest.ravel(), starts), (x.shape[0], len(self)))
@@ -312,7 +312,17 @@ def _eigsh(operator: Any, m: int, **options: Any) -> tuple[Floats, Floats] | Non
 
 
 def _search(pool: Any, n_neighbors: int, metric: str) -> Any:
-    return NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(pool)
+    return NearestNeighbors(n_neighbors=n_neighbors, metric=metric).fit(_measurable(pool))
+
+
+def _measurable(x: Any) -> Any:
+    """Rows between which distances can be computed, or an `InputError`."""
+    with np.errstate(over="ignore"):
+        # |x - z|^2 <= 4 max(|x|^2, |z|^2)
+        bad = np.flatnonzero(~np.isfinite(4.0 * squared_norms(x)))
+    if len(bad):
+        raise InputError(f"the distances of row {bad[0]} overflow: scale the features")
+    return x
 
 
 def _heat(distances: Floats, width: float) -> Floats:

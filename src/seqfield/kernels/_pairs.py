@@ -21,6 +21,9 @@ from seqfield.kernels import _loops
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+#: rows among which those in the midst of all are looked for
+SAMPLE = 101
+
 #: distances of equal rows that rounding leaves are below this part of the squared norms
 NOISE = 16 * np.finfo(np.float64).eps
 
@@ -52,6 +55,18 @@ class Rows:
     def squared_norms(self) -> Floats:
         """|x|^2 of each row."""
         return squared_norms(self.matrix)
+
+    @cached_property
+    def centre(self) -> Floats:
+        """A row (D,) in the midst of dense ones: in each column the median of some of them, which
+        is none of their outliers and, as a number of theirs, takes no digits from whole numbers."""
+        some = np.sort(self.matrix[:: max(1, self.end // SAMPLE)], axis=0)
+        return np.asarray(some[len(some) // 2] if len(some) else np.zeros(self.matrix.shape[1]))
+
+    @cached_property
+    def centred(self) -> Rows:
+        """Dense rows less the centre of all."""
+        return Rows(self.matrix - self.centre)
 
     @cached_property
     def postings(self) -> Postings:
@@ -87,6 +102,11 @@ class Part(Rows):
     def squared_norms(self) -> Floats:
         """|x|^2 of each row."""
         return self.whole.squared_norms[self.begin : self.end]
+
+    @cached_property
+    def centred(self) -> Rows:
+        """Dense rows less the centre of all."""
+        return self.whole.centred.part(self.begin, self.end)
 
     def columns(self, columns: Ints) -> Rows:
         """The same tokens with some of the columns."""
@@ -141,21 +161,22 @@ class Pairs:
         """X Z' (N, M), not to be changed in place."""
         return inner_products(self.left_rows, self.right_rows)
 
-    @property
-    def left(self) -> Floats:
-        """Squared norms of the rows of x (N,)."""
-        return self.left_rows.squared_norms
-
-    @property
-    def right(self) -> Floats:
-        """Squared norms of the rows of z (M,)."""
-        return self.right_rows.squared_norms
-
     @cached_property
     def squared_distances(self) -> Floats:
         """|x - z|^2 (N, M), not to be changed in place."""
-        norms = self.left[:, None] + self.right
-        out = -2.0 * self.inner
+        left, right = self.left_rows, self.right_rows
+        if sp.issparse(left.whole.matrix) or sp.issparse(right.whole.matrix):
+            out = -2.0 * self.inner
+        else:
+            # far from the origin the digits of distances would be lost to those of the norms, so
+            # both sides move by the same row: of z, which tokens are compared with, so that a
+            # value does not depend on which others are asked for
+            same = left.whole is right.whole
+            left = left.centred if same else Rows(left.matrix - right.whole.centre)
+            right = right.centred
+            out = inner_products(left, right)
+            out *= -2.0
+        norms = left.squared_norms[:, None] + right.squared_norms
         out += norms
         # exactly 0 for equal rows, where rounding leaves some 1e-16 of the norms: its root, which
         # the Matern kernels take, would be 1e-8
@@ -220,6 +241,22 @@ def squared_norms(x: Any) -> Floats:
         values = x.astype(np.float64)
         return np.asarray(values.multiply(values).sum(axis=1), dtype=np.float64).ravel()
     return np.asarray(np.einsum("ij,ij->i", x, x))
+
+
+def check_finite(diagonal: Floats) -> Floats:
+    """k(x, x) of each row as given, or an `InputError` that names the first that is not finite."""
+    bad = np.flatnonzero(~np.isfinite(diagonal))
+    if len(bad):
+        raise not_finite(diagonal[bad[0]], int(bad[0]), int(bad[0]))
+    return diagonal
+
+
+def not_finite(value: float, row: int, column: int) -> InputError:
+    """The error for a kernel that is NaN or infinite."""
+    return InputError(
+        f"the kernel is {value} for tokens {row} and {column}: scale the features, or lower the "
+        "kernel's degree"
+    )
 
 
 def make_postings(x: Any) -> Postings:

@@ -238,7 +238,7 @@ class Columns(Kernel):
 
 
 class Callable(Kernel):
-    """A function (x, z) -> k (N, M) of two matrices of tokens, as they come: dense or CSR.
+    """A function (x, z) -> k (N, M) of two matrices of tokens in float64, dense or CSR.
 
     Nothing says that it is a covariance, so its gram matrices are checked.
 
@@ -259,18 +259,15 @@ class Callable(Kernel):
             raise InputError(f"Callable: function must be a function, got {self.function!r}")
 
     def _value(self, pairs: Pairs) -> Floats:
-        given = self.function(pairs.x, pairs.z)
-        values = np.asarray(given.toarray() if sp.issparse(given) else given)
-        if values.shape != pairs.shape:
+        # binary attributes are int8, in which the function's sums would overflow
+        x, z = (side.astype(np.float64, copy=False) for side in (pairs.x, pairs.z))
+        # a copy, as the function may keep what it gave
+        out = np.array(_real(self.function(x, z), "the kernel function must give"))
+        if out.shape != pairs.shape:
             raise InputError(
-                f"the kernel function gave an array of shape {values.shape} where the tokens ask "
+                f"the kernel function gave an array of shape {out.shape} where the tokens ask "
                 f"for {pairs.shape}"
             )
-        if values.dtype.kind not in "fiub":
-            raise InputError(
-                f"the kernel function must give real numbers, not the type {values.dtype}"
-            )
-        out = values.astype(np.float64)
         if not np.isfinite(out).all():
             i, j = (int(v) for v in np.argwhere(~np.isfinite(out))[0])
             raise InputError(
@@ -313,7 +310,7 @@ class Precomputed(Kernel):
     def fit(self, x: Any, names: list[str] | None = None) -> Self:
         """Checks the gram matrix, and that the tokens are numbers of its rows."""
         self.check()
-        gram = np.asarray(self.gram, dtype=np.float64)
+        gram = self._matrix()
         if not np.isfinite(gram).all():
             i, j = (int(v) for v in np.argwhere(~np.isfinite(gram))[0])
             raise InputError(f"Precomputed: gram is {gram[i, j]} at row {i}, column {j}")
@@ -330,9 +327,13 @@ class Precomputed(Kernel):
         return out
 
     def _check(self) -> None:
-        shape = np.shape(self.gram)
+        shape = self._matrix().shape
         if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
             raise InputError(f"Precomputed: gram must be a square matrix, got shape {shape}")
+
+    def _matrix(self) -> Floats:
+        """The gram matrix as an array."""
+        return _real(self.gram, "Precomputed: gram must be")
 
     def _tokens(self, x: Any) -> Ints:
         """The numbers of the tokens."""
@@ -342,7 +343,7 @@ class Precomputed(Kernel):
                 f"got {x.shape[1]} columns"
             )
         given = (x.toarray() if sp.issparse(x) else x)[:, 0]
-        n = len(self.gram)
+        n = len(self._matrix())
         bad = ~((given >= 0) & (given < n) & (given == np.floor(given)))
         if bad.any():
             t = int(bad.argmax())
@@ -352,19 +353,30 @@ class Precomputed(Kernel):
         return np.asarray(given, dtype=np.int64)
 
     def _value(self, pairs: Pairs) -> Floats:
-        gram = np.asarray(self.gram, dtype=np.float64)
-        return gram[np.ix_(self._tokens(pairs.x), self._tokens(pairs.z))]
+        return self._matrix()[np.ix_(self._tokens(pairs.x), self._tokens(pairs.z))]
 
     def _derivatives(self, pairs: Pairs) -> list[Floats]:
         return []
 
     def _diagonal(self, x: Any) -> Floats:
-        return np.diagonal(np.asarray(self.gram, dtype=np.float64))[self._tokens(x)]
+        return np.diagonal(self._matrix())[self._tokens(x)]
 
     def _state(self) -> tuple[Header, Arrays]:
-        return {}, {"gram": np.asarray(self.gram, dtype=np.float64)}
+        return {}, {"gram": self._matrix()}
 
     def _load(self, header: Header, arrays: Arrays) -> None:
         self.gram = arrays["gram"]
         if header or self.gram.dtype != np.float64:
             raise InputError("damaged kernel: Precomputed needs a gram matrix of float64")
+
+
+def _real(given: Any, must: str) -> Floats:
+    """An array of float64 from an array, a sparse matrix or a list; an error begins with
+    ``must``."""
+    try:
+        values = np.asarray(given.toarray() if sp.issparse(given) else given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{must} real numbers in rows of one length: {error}") from error
+    if values.dtype.kind not in "fiub":
+        raise InputError(f"{must} real numbers, not the type {values.dtype}")
+    return values.astype(np.float64, copy=False)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from seqfield.errors import InputError
 from seqfield.kernels._base import Floats, Kernel
+from seqfield.kernels._pairs import check_finite
 from seqfield.kernels.explicit import Expansion
 from seqfield.kernels.functions import Expanded, Function, Span
-from seqfield.kernels.gram import PROBE, apply, gram, product
+from seqfield.kernels.gram import apply, check_some, product
 from seqfield.kernels.lowrank import Landmarks, landmarks, nystrom, pivoted_cholesky
 from seqfield.linalg.thin import thin_root
 
@@ -48,6 +49,10 @@ class Covariance(ABC):
     def rows_times(self, rows: Ints, v: Floats) -> Floats:
         """G[rows] V."""
         return self.columns(rows).T @ v
+
+    def columns_times(self, chosen: Ints, v: Floats) -> Floats:
+        """G[:, chosen] V."""
+        return self.columns(chosen) @ v
 
 
 class Matrix(Covariance):
@@ -78,9 +83,7 @@ class OnDemand(Covariance):
     def __init__(self, kernel: Kernel, tokens: Any, n_jobs: int | None) -> None:
         self.kernel, self.tokens, self.n_jobs = kernel, tokens, n_jobs
         self.size = int(tokens.shape[0])
-        if not kernel.trusted:
-            probe = np.linspace(0, self.size - 1, min(PROBE, self.size)).astype(np.int64)
-            gram(kernel, tokens[probe], budget=8.0 * PROBE**2, n_jobs=n_jobs)  # checks it
+        check_some(kernel, tokens, n_jobs)
 
     def multiply(self, v: Floats) -> Floats:
         """G V."""
@@ -114,8 +117,20 @@ class Factored(Covariance):
 
     def columns(self, chosen: Ints) -> Floats:
         """G[:, chosen]."""
-        few = self.features[chosen].T
-        return np.asarray(self.features @ (few.toarray() if sp.issparse(few) else few))
+        few, every = self.features[chosen], self.features
+        if sp.issparse(few):
+            # of many features the chosen tokens have few
+            used = np.unique(few.indices)
+            few, every = few[:, used].toarray(), every[:, used]
+        return np.asarray(every @ few.T)
+
+    def rows_times(self, rows: Ints, v: Floats) -> Floats:
+        """G[rows] V."""
+        return np.asarray(self.features[rows] @ self.weights(v))
+
+    def columns_times(self, chosen: Ints, v: Floats) -> Floats:
+        """G[:, chosen] V."""
+        return np.asarray(self.features @ (self.features[chosen].T @ v))
 
 
 class Explicit(Factored):
@@ -123,6 +138,8 @@ class Explicit(Factored):
 
     def __init__(self, expansion: Expansion, tokens: Any) -> None:
         self.expansion = expansion
+        with np.errstate(over="ignore"):
+            check_finite(expansion.squared_norms(tokens))
         super().__init__(expansion.transform(tokens))
 
     def function(self, coefficients: Floats) -> Function:
@@ -148,6 +165,7 @@ class LowRank(Factored):
         n_jobs: int | None = None,
     ) -> LowRank:
         """From tokens chosen greedily (pivoted Cholesky), or drawn if there is a generator."""
+        check_some(kernel, tokens, n_jobs)
         if rng is not None:
             return cls(nystrom(kernel, tokens, rank, rng), tokens, n_jobs)
         chosen = pivoted_cholesky(kernel, tokens, rank).chosen

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.kernels._pairs import as_matrix, squared_norms
+from seqfield.kernels._pairs import as_matrix, check_finite, squared_norms
 from seqfield.persist import Arrays, prefixed, under
 
 Floats = NDArray[np.float64]
@@ -97,13 +97,14 @@ def restore(header: Any, arrays: Arrays) -> Expansion:
 
 
 class Same(Expansion):
-    """The tokens as they are."""
+    """The tokens as they are, in float64: products of int8, the type of binary attributes, would
+    overflow."""
 
     def __init__(self, width: int) -> None:
         self.width = self.n_columns = width
 
     def _transform(self, x: Any) -> Any:
-        return x
+        return x.astype(np.float64, copy=False)
 
     def _squared_norms(self, x: Any) -> Floats:
         return squared_norms(x)
@@ -172,14 +173,14 @@ class UnitLength(Expansion):
         self.width, self.n_columns = inner.width, inner.n_columns
 
     def _transform(self, x: Any) -> Any:
-        scale = inverse_root(self.parts[0].squared_norms(x))
+        scale = inverse_root(check_finite(self.parts[0].squared_norms(x)))
         features = self.parts[0].transform(x)
         if sp.issparse(features):
             return sp.csr_array(sp.diags_array(scale) @ features)
         return features * scale[:, None]
 
     def _squared_norms(self, x: Any) -> Floats:
-        return (self.parts[0].squared_norms(x) > 0).astype(np.float64)
+        return (check_finite(self.parts[0].squared_norms(x)) > 0).astype(np.float64)
 
     def _own(self) -> tuple[Header, Arrays]:
         return {}, {}

@@ -48,7 +48,18 @@ class Expanded(NamedTuple):
 
     def values(self, x: Any, n_jobs: int | None = None) -> Floats:
         """f(x) (N, C)."""
-        return np.asarray(self.expansion.transform(x) @ self.coefficients)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = np.asarray(self.expansion.transform(x) @ self.coefficients)
+            # one pass; only if finite numbers overflow in the sum is there no need to complain
+            if np.isfinite(out.sum()):
+                return out
+        bad = np.flatnonzero(~np.isfinite(out).all(axis=1))
+        if len(bad):
+            raise InputError(
+                f"the scores of row {bad[0]} are not finite: its features are too large, scale "
+                "them as those of the training tokens"
+            )
+        return out
 
     @property
     def n_tokens(self) -> int:

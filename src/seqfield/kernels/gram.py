@@ -18,7 +18,7 @@ from seqfield.errors import BudgetError, InputError
 from seqfield.kernels import _loops
 from seqfield.kernels._base import Floats, Kernel
 from seqfield.kernels._distinct import distinct
-from seqfield.kernels._pairs import Pairs, Rows, as_rows
+from seqfield.kernels._pairs import Pairs, Rows, as_rows, check_finite, not_finite
 
 __all__ = ["apply", "distinct", "gram", "product"]
 
@@ -41,8 +41,9 @@ ADVICE = (
     '"float32"'
 )
 
-#: tokens whose gram matrix shows whether an untrusted kernel is positive semi-definite
-PROBE = 400
+#: tokens whose gram matrix shows whether an untrusted kernel is positive semi-definite: of a matrix
+#: that is there, and where one is formed for that alone
+SHOWN, PROBE = 2000, 400
 
 
 def gram(
@@ -147,7 +148,8 @@ def product(g: NDArray[Any], v: Floats, n_jobs: int | None = None) -> Floats:
 def warm(kernel: Kernel, left: Rows, right: Rows) -> None:
     """Compute what all blocks share before threads ask for it all at once."""
     if left.end and right.end:
-        kernel._value(Pairs(left.part(0, 1), right.part(0, 1)))
+        with np.errstate(over="ignore", invalid="ignore"):  # which the blocks complain of
+            kernel._value(Pairs(left.part(0, 1), right.part(0, 1)))
 
 
 def cuts(n: int, m: int) -> list[tuple[int, int]]:
@@ -195,8 +197,21 @@ def finite_block(kernel: Kernel, pairs: Pairs) -> Floats:
     if len(bad):
         i, j = (int(v) for v in bad[0])
         row, column = pairs.left_rows.begin + i, pairs.right_rows.begin + j
-        raise InputError(f"the kernel is {block[i, j]} for tokens {row} and {column}")
+        raise not_finite(block[i, j], row, column)
     return block
+
+
+def finite_diagonal(kernel: Kernel, x: Any) -> Floats:
+    """k(x, x) of each row, or an `InputError` that names the token where it is NaN or infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return check_finite(kernel._diagonal(x))
+
+
+def check_some(kernel: Kernel, x: Any, n_jobs: int | None = None) -> None:
+    """Check an untrusted kernel at some tokens, where the whole gram matrix is never formed."""
+    if not kernel.trusted:
+        some = x[_spread(x.shape[0], PROBE)]
+        gram(kernel, some, budget=8.0 * PROBE**2, n_jobs=n_jobs)
 
 
 def check_covariance(g: NDArray[Any], strips: list[tuple[int, int]]) -> None:
@@ -204,6 +219,7 @@ def check_covariance(g: NDArray[Any], strips: list[tuple[int, int]]) -> None:
     largest = max(float(np.abs(g[a:b]).max()) for a, b in strips)
     # float32 rounds to 6e-8
     symmetry, spectrum = (1e-8, 1e-6) if g.dtype == np.float64 else (1e-6, 1e-5)
+    size = np.sqrt(np.maximum(np.diagonal(g).astype(np.float64), 0.0))
     for a, b in strips:
         off = np.abs(g[a:b, a:] - g[a:, a:b].T)
         if off.max() > symmetry * largest:
@@ -212,10 +228,39 @@ def check_covariance(g: NDArray[Any], strips: list[tuple[int, int]]) -> None:
                 f"the kernel is not symmetric: {g[i, j]:g} for tokens {i}, {j} but {g[j, i]:g} "
                 f"for {j}, {i}"
             )
-    probe = np.linspace(0, len(g) - 1, min(PROBE, len(g))).astype(np.int64)
-    values = scipy.linalg.eigvalsh(g[np.ix_(probe, probe)].astype(np.float64))
-    if values[0] < -spectrum * max(values[-1], 0.0):
+        # k(x, z)^2 <= k(x, x) k(z, z)
+        off = np.abs(g[a:b, a:]) - size[a:b, None] * size[a:]
+        if off.max() > symmetry * largest:
+            i, j = (int(v) + a for v in np.unravel_index(int(off.argmax()), off.shape))
+            raise InputError(
+                f"the kernel is not positive semi-definite: {g[i, j]:g} for tokens {i} and {j}, "
+                f"{g[i, i]:g} and {g[j, j]:g} for each of them with itself"
+            )
+    if largest > 0.0:
+        _check_definite(g, largest, spectrum)
+
+
+def _check_definite(g: NDArray[Any], largest: float, tol: float) -> None:
+    """Raise an `InputError` if an eigenvalue is below -tol of about the largest.
+
+    With that added to all of them there is a Cholesky factor, at a fraction of the cost of
+    eigenvalues. The largest is at least |G|^2 / tr(G), their mean weighted by themselves.
+    """
+    rows = np.ix_(*2 * [_spread(len(g), SHOWN)])
+    some = g[rows].astype(np.float64, copy=False)
+    some /= largest  # squares cannot overflow
+    trace = float(np.trace(some))
+    if trace <= 0.0:  # no entry is larger, then
+        return
+    some[np.diag_indices_from(some)] += tol * float(np.vdot(some, some)) / trace
+    if scipy.linalg.lapack.dpotrf(some.T, clean=0, overwrite_a=1)[1]:
+        values = scipy.linalg.eigvalsh(g[rows].astype(np.float64))
         raise InputError(
             f"the kernel is not positive semi-definite: an eigenvalue of {values[0]:.3g}, the "
             f"largest being {values[-1]:.3g}"
         )
+
+
+def _spread(n: int, most: int) -> NDArray[np.int64]:
+    """At most so many of n rows, evenly spread."""
+    return np.linspace(0, n - 1, min(most, n)).astype(np.int64)

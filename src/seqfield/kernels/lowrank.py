@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
+from seqfield.errors import InputError
 from seqfield.kernels._base import Floats, Kernel
 from seqfield.kernels._pairs import Pairs, as_matrix, as_rows
-from seqfield.kernels.gram import apply
+from seqfield.kernels.gram import apply, finite_block, finite_diagonal
 from seqfield.linalg.factor import eigen_factor
 
 Ints = NDArray[np.int64]
+
+#: variances that rounding leaves below 0 are not below this part of the largest
+NEGATIVE = 1e-6
 
 
 class Landmarks(NamedTuple):
@@ -49,15 +53,17 @@ class Pivots(NamedTuple):
 
 def landmarks(kernel: Kernel, tokens: Any) -> Landmarks:
     """The features from these tokens; directions below 1e-10 of the largest are left out."""
+    kernel.check()
     tokens = as_matrix(tokens)
-    return Landmarks(kernel, tokens, eigen_factor(kernel(tokens)).dual)
+    return Landmarks(kernel, tokens, eigen_factor(finite_block(kernel, Pairs(tokens))).dual)
 
 
 def nystrom(kernel: Kernel, x: Any, rank: int, rng: np.random.Generator) -> Landmarks:
     """The features from ``rank`` tokens drawn uniformly without replacement (all if fewer)."""
     number("rank", rank, low=1, whole=True)
+    kernel.check()
     x = as_matrix(x)
-    n = x.shape[0]
+    n = len(finite_diagonal(kernel, x))
     chosen = np.sort(rng.choice(n, min(rank, n), replace=False))
     return landmarks(kernel, x[chosen])
 
@@ -86,9 +92,9 @@ def pivoted_cholesky(
     number("tol", tol, low=0)
     kernel.check()
     rows = as_rows(x)
-    left = kernel._diagonal(rows.matrix).astype(np.float64)
-    n = len(left)
-    floor = tol * float(left.max(initial=0.0))
+    left = finite_diagonal(kernel, rows.matrix).astype(np.float64)
+    n, largest = len(left), float(left.max(initial=0.0))
+    floor = tol * largest
     # columns of the factor as rows: each is read and written in one run
     factor = np.empty((min(rank, n), n))
     chosen: list[int] = []
@@ -101,12 +107,18 @@ def pivoted_cholesky(
             weights = np.where(left > floor, left, 0.0)
             t = int(rng.choice(n, p=weights / weights.sum()))
         # l_r = (k(x, z_t) - sum_s l_s l_s[t]) / sqrt(what is left at t)
-        column = kernel._value(Pairs(rows.part(t, t + 1), rows))[0]
+        column = finite_block(kernel, Pairs(rows.part(t, t + 1), rows))[0]
         column -= factor[:r, t] @ factor[:r]
         column /= np.sqrt(left[t])
         factor[r] = column
         left -= column**2
         left[t] = 0.0
         chosen.append(t)
+    # what is left of k(x, x) is a variance, if rounding leaves it one
+    if left.min(initial=0.0) < -NEGATIVE * largest:
+        raise InputError(
+            f"the kernel is not positive semi-definite: given {len(chosen)} others, token "
+            f"{int(left.argmin())} has a variance of {left.min():.3g}"
+        )
     residual = float(np.maximum(left, 0.0).sum())
     return Pivots(np.array(chosen, np.int64), factor[: len(chosen)].T, residual)

@@ -6,6 +6,7 @@ without it and says what is missing when asked for it.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ except ImportError as error:
         "engine='jax' needs JAX, which is not installed: pip install 'seqfield[jax]'"
     ) from error
 
-__all__ = ["check_double", "double", "jax", "jit", "jnp", "lax", "on_cpu", "unroll"]
+__all__ = ["check_device", "double", "jax", "jit", "jnp", "lax", "on_cpu", "unroll"]
 
 # without types, so that checks do not depend on the version of JAX, nor on its being there
 jax: Any = _jax
@@ -47,20 +48,28 @@ def on_cpu() -> bool:
 
 
 @cache
-def check_double() -> None:
-    """Raise a `CapabilityError` unless the device computes in float64."""
+def check_device() -> None:
+    """Raise a `CapabilityError` unless there is a device that computes in float64."""
+    try:
+        device = jax.devices()[0]
+    except Exception as error:  # each backend fails in a way of its own
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise CapabilityError(
+            f"engine='jax': JAX finds no device (JAX_PLATFORMS={asked}): use engine='numba', or "
+            "another device (JAX_PLATFORMS=cpu)"
+        ) from error
     try:
         with double():
             found = np.asarray(jnp.full(2, 1.0, jnp.float64) + 2.0**-40)
-    except Exception as error:  # each backend fails in a way of its own
-        raise _no_double() from error
+    except Exception as error:
+        raise _no_double(device) from error
     if found.dtype != np.float64 or found[0] != 1.0 + 2.0**-40:
-        raise _no_double()
+        raise _no_double(device)
 
 
-def _no_double() -> CapabilityError:
+def _no_double(device: Any) -> CapabilityError:
     return CapabilityError(
-        f"engine='jax' computes in float64, which the device {jax.devices()[0]} cannot do: use "
+        f"engine='jax' computes in float64, which the device {device} cannot do: use "
         "engine='numba', or another device (JAX_PLATFORMS=cpu)"
     )
 

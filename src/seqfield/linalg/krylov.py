@@ -10,6 +10,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError
+from seqfield.linalg.factor import lower_factor
 
 Floats = NDArray[np.float64]
 #: rows (k, n) -> the operator applied to each of them
@@ -191,5 +192,4 @@ def log_determinant(matrix: Floats) -> float:
     >>> round(log_determinant(np.diag([1.0, np.e])), 6)
     1.0
     """
-    root = scipy.linalg.cholesky(matrix, lower=True)
-    return 2.0 * float(np.log(np.diagonal(root)).sum())
+    return 2.0 * float(np.log(np.diagonal(lower_factor(matrix))).sum())

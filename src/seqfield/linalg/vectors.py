@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from seqfield._compile import loop
+from seqfield._compile import loop, summing_loop
 
 #: columns that are worked on while they are in cache
 BLOCK = 2048
 
 
-@loop
+@summing_loop
 def dot(a: Any, b: Any) -> Any:
     """Inner product of two vectors.
 
@@ -58,7 +58,7 @@ def plus_scaled(a: Any, scale: Any, b: Any) -> Any:
     return out
 
 
-@loop
+@summing_loop
 def products(rows: Any, left: Any, which: Any, begin: Any, end: Any) -> Any:
     """Inner products (k, r) of the rows ``which`` of left with all ``rows`` (r, n), columns
     begin:end.

@@ -114,11 +114,7 @@ def by_reparameterisation(
     d = np.stack([one[1] for one in found])
     d_steps = np.stack([one[2] for one in found])
     if curvature is not None:
-        bent = [curvature(*one, rng) for one in zip(f, t, strict=True)]
-        covariances = [
-            -0.5 * sum(part) / len(f) for part in zip(*(b[0] for b in bent), strict=True)
-        ]
-        variances = -0.5 * np.mean([one[1] for one in bent], axis=0)
+        covariances, variances = _bends(curvature, f, t, rng)
         return Expected(values, d.mean(axis=0), covariances, d_steps.mean(axis=0), variances)
     covariances = []
     for (a, b), inverse in zip(pairwise(moments.offsets.tolist()), moments.inverses, strict=True):
@@ -127,6 +123,21 @@ def by_reparameterisation(
         covariances.append(_symmetric(0.5 * (product @ inverse)))
     variances = 0.5 * (d_steps * noise.steps).mean(axis=0) / np.sqrt(moments.step_variances)
     return Expected(values, d.mean(axis=0), covariances, d_steps.mean(axis=0), variances)
+
+
+def _bends(
+    curvature: Curvature, f: Floats, t: Floats, rng: np.random.Generator
+) -> tuple[list[Floats], Floats]:
+    """Half the mean second derivatives; of all draws no more than the sum is kept."""
+    nodes, steps = curvature(f[0], t[0], rng)
+    for one in zip(f[1:], t[1:], strict=True):
+        more, more_steps = curvature(*one, rng)
+        for total, part in zip(nodes, more, strict=True):
+            total += part
+        steps = steps + more_steps
+    for total in nodes:
+        total *= -0.5 / len(f)
+    return nodes, -0.5 * steps / len(f)
 
 
 def by_scores(

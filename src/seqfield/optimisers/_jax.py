@@ -13,17 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from seqfield.chain._jax import pair_sums, run
-from seqfield.chain._padded import padded_lengths
 from seqfield.kernels._jax import product
 from seqfield.linalg._jax import jit, jnp, lax
-
-Floats = NDArray[np.float64]
-#: numbers in one array of scores
-PIECE = 2**26
+from seqfield.optimisers._jax_chains import Chains, chains_of, known_scores
 
 
 class Vector(NamedTuple):
@@ -35,26 +28,11 @@ class Vector(NamedTuple):
     b: Any
 
 
-class Bucket(NamedTuple):
-    """Sequences side by side: the gram row at each place (L, B), what is added to the scores there
-    (L, B, S), which places are real, and the weight of each log Z, negative for the sum over known
-    labels."""
-
-    rows: Any
-    extra: Any
-    real: Any
-    weights: Any
-
-
 class Problem(NamedTuple):
-    """The data on the device. ``known`` (n, S) and ``known_pairs`` (S, S) are the weighted counts
-    of gold labels where all are known; ``ban`` (S, S) is 0 or -inf."""
+    """The data on the device."""
 
     blocks: Any
-    buckets: list[Bucket]
-    known: Any
-    known_pairs: Any
-    ban: Any
+    chains: Chains
     c2: Any
     root_eta: Any
 
@@ -67,14 +45,11 @@ class Trial(NamedTuple):
     d_edge: Any
 
 
-def _loss(problem: Problem, f: Any, edge: Any, log: bool) -> tuple[Any, Any, Any, Any]:
+def _loss(chains: Chains, f: Any, edge: Any, log: bool) -> tuple[Any, Any, Any, Any]:
     """The loss, its gradients by F and T, and whether they are to be trusted."""
-    value = (
-        -(f * problem.known).sum()
-        - jnp.where(problem.known_pairs != 0.0, edge * problem.known_pairs, 0.0).sum()
-    )
-    d_table, d_edge, safe = -problem.known, -problem.known_pairs, jnp.array(True)
-    for rows, extra, real, weights in problem.buckets:
+    value = -known_scores(chains, f, edge)
+    d_table, d_edge, safe = -chains.known, -chains.known_pairs, jnp.array(True)
+    for rows, extra, real, weights in chains.buckets:
         node = f.at[rows].get(mode="fill", fill_value=0.0)
         found = run(node + extra, edge, real, log)
         value += (weights * found.log_z).sum()
@@ -106,8 +81,8 @@ def try_step(
 
     d = Vector(*map(along, history, gradient))
     new = Vector(*(old + step * part for old, part in zip(point, d, strict=True)))
-    edge = problem.ban + problem.root_eta * new.b
-    value, d_table, d_edge, safe = _loss(problem, new.f, edge, log)
+    edge = problem.chains.ban + problem.root_eta * new.b
+    value, d_table, d_edge, safe = _loss(problem.chains, new.f, edge, log)
     value += 0.5 * problem.c2 * _inner(new, new)
     e_a, e_b = _whole(problem, new, d_table, d_edge)
     slope = (e_a * d.f).sum() + (e_b * d.b).sum()
@@ -153,49 +128,6 @@ def _inner(u: Vector, v: Vector) -> Any:
 
 def lay_out(objective: Any) -> Problem:
     """The data of an objective with a `DeviceGram` and `LogLoss` on the device."""
-    (rows, offsets), targets, weights, constraint = objective.problem()
-    gram, s = objective.architecture, objective.architecture.n_labels
-    lengths = np.diff(offsets)
-    per_token = np.repeat(weights, lengths)
-    extra = np.zeros((len(rows), s))
-    ban = np.zeros((s, s))
-    if constraint is not None:
-        ban = constraint.pairs
-        extra[offsets[:-1]] += constraint.start
-        extra[offsets[1:] - 1] += constraint.end
-    mask = targets.mask(s)
-    free = extra + objective.loss.cost * ~mask
-    known, pairs = np.zeros((gram.size, s)), np.zeros((s, s))
-    if targets.allowed is None:
-        np.add.at(known, (rows, targets.codes), per_token)
-        later = np.delete(np.arange(len(rows)), offsets[:-1])
-        np.add.at(pairs, (targets.codes[later - 1], targets.codes[later]), per_token[later])
-    else:  # the same sequences once more, with the known labels alone and negative weights
-        free = np.vstack([free, np.where(mask, extra, -np.inf)])
-        rows, weights = np.tile(rows, 2), np.concatenate([weights, -weights])
-        offsets = np.concatenate([offsets, offsets[1:] + offsets[-1]])
-    buckets = _buckets(rows, offsets, free, weights, gram.size)
-    return Problem(
-        gram.blocks,
-        buckets,
-        *map(jnp.asarray, (known, pairs, ban, objective.prior.c2, gram.root_eta)),
-    )
-
-
-def _buckets(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64], extra: Floats, weights: Floats, size: int
-) -> list[Bucket]:
-    """Sequences of like lengths side by side."""
-    lengths = np.diff(offsets)
-    places, s, out = padded_lengths(lengths), extra.shape[1], []
-    for l in np.unique(places):
-        chosen = np.flatnonzero(places == l)
-        longest = int(lengths[chosen].max())
-        for part in np.array_split(chosen, -(-len(chosen) * longest * s // PIECE)):
-            t = np.arange(longest)[:, None]
-            real = t < lengths[part]
-            token = np.where(real, offsets[part] + t, 0)
-            here = np.where(real, rows[token], size).astype(np.int32)
-            own = np.where(real[..., None], extra[token], 0.0)
-            out.append(Bucket(*map(jnp.asarray, (here, own, real, weights[part]))))
-    return out
+    gram = objective.architecture
+    chains = chains_of(objective, gram.size)
+    return Problem(gram.blocks, chains, *map(jnp.asarray, (objective.prior.c2, gram.root_eta)))

@@ -84,7 +84,7 @@ class _Descent:
     @property
     def gap(self) -> float:
         """Bound on value minus optimum: the prior's, which asks for the gradient's norm alone."""
-        norm = np.sqrt(max(0.0, self.norm))
+        norm = np.sqrt(np.maximum(self.norm, 0.0))  # NaN stays
         return self.prior.gap(np.zeros(1), np.array([norm])) if self.convex else np.inf
 
     def turn(self) -> float:

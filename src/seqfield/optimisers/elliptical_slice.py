@@ -7,7 +7,8 @@ there is nothing to tune.
 
 Scores go along the ellipse as theta does: the product root nu, made for many steps at once, is all
 that touches the covariance, and the gold path's score is linear. What is left for each angle is
-one exponential a score and one forward pass.
+one exponential a score and one forward pass, and of these only as many sequences as show that an
+angle is below the level: none can add to the likelihood.
 """
 
 from __future__ import annotations
@@ -125,23 +126,17 @@ class Likelihood:
 
     def __init__(self, objective: Any) -> None:
         problem = objective.problem()
-        rows, targets = problem.tables.rows, problem.targets
-        self.n_evaluations, s = 0, objective.architecture.n_labels
-        self.weights, self.offsets = problem.weights, targets.offsets
-        n = len(problem.tables.root)
+        targets, s = problem.targets, objective.architecture.n_labels
+        self.rows, self.n_evaluations = problem.tables.rows, 0
         # for what the quick form is not made for
-        self.exact = objective.over(Lookup(s, n), ElasticNet(0.0, 0.0))
+        self.exact = objective.over(Lookup(s, len(problem.tables.root)), ElasticNet(0.0, 0.0))
         self.constrained = problem.constraint is not None
-        self.allowed = targets.allowed
-        self.free = self.held = _places(np.arange(n), rows, np.zeros((0, s), np.bool_), s)
-        if self.allowed is None:
-            # the gold path's score is <counts, F> + <pairs, T>
-            per_token = np.repeat(self.weights, np.diff(self.offsets))
-            self.counts = _counts(rows, targets.codes, per_token, (n, s))
-            at = np.delete(np.arange(len(rows)), self.offsets[:-1])
-            self.pairs = _counts(targets.codes[at - 1], targets.codes[at], per_token[at], (s, s))
-        else:
-            self.held = _places(rows, np.arange(len(rows)), self.allowed, s)
+        self.labels, self.offsets = targets.codes, targets.offsets
+        self.held = np.zeros((0, s), np.bool_) if targets.allowed is None else targets.allowed
+        size = (int(np.diff(self.offsets).max()), s)
+        room = np.empty(size), np.empty(size[0] * s, np.int64)
+        self.chains = (self.offsets, problem.weights, *room)
+        self.by_token = (np.empty((len(self.rows), s)), np.empty((len(self.rows), s), np.float32))
 
     def at(self, f: Floats, steps: Floats) -> float:
         """The log-likelihood."""
@@ -151,20 +146,17 @@ class Likelihood:
         self, f: Floats, g: Any, steps: Floats, other: Floats
     ) -> Callable[[float, float], float]:
         """The log-likelihood of a F + b G', a T + b U, as a function of a and b."""
-        known = self._known(f, g, steps, other)
+        scores, known = self._line(f, g, steps, other)
 
         def value(a: float, b: float) -> float:
             self.n_evaluations += 1
-            edge, rest = a * steps + b * other, (self.offsets, self.weights)
-            free = np.nan
+            edge, found = a * steps + b * other, np.nan
             if not self.constrained:
-                free = _numba_total.log_z_of(*(f, g, a, b, edge, self.free, *rest))
-            if np.isnan(free):
+                found = _numba_total.log_likelihood(*scores, a, b, edge, *known, -np.inf)
+            if np.isnan(found):
                 theta = np.concatenate([(a * f + b * g.T).ravel(), edge.ravel()])
-                return -float(self.exact.value(theta))
-            if len(known):
-                return float(a * known[0] + b * known[1] - free)
-            return float(_numba_total.log_z_of(*(f, g, a, b, edge, self.held, *rest)) - free)
+                found = -self.exact.value(theta)
+            return float(found)
 
         return value
 
@@ -174,11 +166,12 @@ class Likelihood:
         """cos and sin of the first angle of a shrinking bracket where the log-likelihood is above
         the level, and its value; NaN if the uniforms come to an end."""
         if not self.constrained:
-            known = self._known(f, g, steps, other)
-            rest = (self.free, self.held, self.offsets, self.weights, level, uniforms)
-            a, b, value, n = _numba_total.slice_angle(*(f, g, steps, other, known, *rest))
-            self.n_evaluations += n
+            scores, known = self._line(f, g, steps, other)
+            a, b, value, n = _numba_total.slice_angle(
+                *scores, steps, other, *known, level, uniforms
+            )
             if not math.isnan(value):
+                self.n_evaluations += n
                 return a, b, value
         along = self.along(f, g, steps, other)
         angle = 2.0 * math.pi * float(uniforms[0])
@@ -192,24 +185,13 @@ class Likelihood:
             angle = low + (high - low) * u
         return 1.0, 0.0, math.nan
 
-    def _known(self, f: Floats, g: Any, steps: Floats, other: Floats) -> Floats:
-        """The scores of the known labels by F, T and by G', U; none if some are not known."""
-        if self.allowed is not None:
-            return np.zeros(0)
-        return np.array(
-            [
-                np.vdot(self.counts, f) + np.vdot(self.pairs, steps),
-                np.vdot(self.counts, g.T) + np.vdot(self.pairs, other),
-            ]
-        )
-
-
-def _places(rows: Any, index: Any, allowed: Any, n_labels: int) -> tuple[Any, ...]:
-    """What `_numba_total.log_z_of` wants of a table of scores."""
-    room = np.empty((len(rows), n_labels))
-    return rows, index, allowed, room, np.empty(len(rows)), np.empty(room.size, np.int64)
-
-
-def _counts(rows: Any, columns: Any, weights: Floats, shape: tuple[int, int]) -> Floats:
-    flat = np.bincount(rows * shape[1] + columns, weights, shape[0] * shape[1])
-    return flat.astype(np.float64).reshape(shape)
+    def _line(
+        self, f: Floats, g: Any, steps: Floats, other: Floats
+    ) -> tuple[tuple[Any, Any], tuple[Any, Any, Any]]:
+        """F and G' by token; what is known of the labels, and the chains."""
+        _numba_total.by_token(f, g, self.rows, *self.by_token)
+        path = np.zeros((0, 2))
+        if not len(self.held):
+            ends = (steps, other, self.labels, self.offsets)
+            path = _numba_total.path_scores(*self.by_token, *ends)
+        return self.by_token, (path, self.held, self.chains)

@@ -2,7 +2,8 @@
 
 Needs ``value_and_grad`` and ``over`` of an objective whose parameters are the score table itself.
 A round costs one product with the covariance (or with a few of its rows), the orthonormalisation
-O(n p) of each new atom, and the refit: O(n p) for each step over p atoms.
+O(n p) of each new atom, and the refit: O(n p) for each step over p atoms, or O(p^2) and a product
+with the covariance where their values are not held.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Greedy:
         start = self.atoms.transitions(state.weights)
         done, gain, in_vain = False, 0.0, 0
         while not done and len(rounds) < self.max_iter and len(state.active) < self.max_atoms:
-            atoms = self.pick(state.slopes(), state.values)
+            atoms = self.pick(state.slopes(), state.point.values)
             if not atoms:
                 break
             before, held = state.risk, len(state.active)
@@ -151,11 +152,55 @@ class Greedy:
         return Result(state.theta, state.risk, None, len(rounds), state.converged, (selection,))
 
 
+class Point(NamedTuple):
+    """A function by its values, the loss there and the loss's gradient by the values."""
+
+    values: Values
+    loss: float
+    gradient: Values
+
+    @classmethod
+    def of(cls, objective: Any, values: Values) -> Point:
+        """Evaluate the loss."""
+        loss, gradient = objective.value_and_grad(flat(values))
+        return cls(values, loss, objective.architecture.lift(gradient))
+
+
+def flat(values: Values) -> Floats:
+    """The score table and the transitions."""
+    return np.concatenate([values.table.ravel(), values.transitions.ravel()])
+
+
+class _Goal:
+    """The regularised risk as a function of the weights of atoms.
+
+    Remembers where it was last: a descent begins where the last one has ended, and its end is what
+    the next atoms are picked by.
+    """
+
+    def __init__(
+        self, objective: Any, atoms: Atoms, prior: ElasticNet, theta: Floats, point: Point
+    ) -> None:
+        self.objective, self.atoms, self.prior = objective, atoms, prior
+        self.gap = objective.over(atoms, prior).gap
+        self._theta, self.point = theta, point
+
+    def go(self, theta: Floats) -> None:
+        """Evaluate the loss there, if that is not where it is."""
+        if theta is not self._theta:
+            self._theta, self.point = theta, Point.of(self.objective, self.atoms.lift(theta))
+
+    def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        self.go(theta)
+        gradient = self.atoms.pull(self.point.gradient)
+        return self.point.loss + self.prior.add_smooth(theta, gradient), gradient
+
+
 class _State(ABC):
     """The present function of a selection."""
 
-    values: Values
-    norm: float
+    norm = 0.0
     #: whether the last refit came to its end
     converged = True
 
@@ -164,25 +209,24 @@ class _State(ABC):
         self.active: list[Atom] = []
         self.weights = np.zeros(self.atoms.n_parameters)
         self.kept: list[Floats] = []
+        self.point = Point.of(objective, self.atoms.lift(self.weights))
         self.take([])
 
     @property
     def theta(self) -> Floats:
         """The score table and the transitions."""
-        return np.concatenate([self.values.table.ravel(), self.values.transitions.ravel()])
+        return flat(self.point.values)
 
     def slopes(self) -> Slopes:
         """The derivatives at the present function."""
         own = [self._own(k) for k in range(len(self.atoms.covariances))]
-        return Slopes(self.objective, self.atoms, self.greedy.prior.c2, own, self.gradient)
+        return Slopes(self.objective, self.atoms, self.greedy.prior.c2, own, self.point.gradient)
 
     def take(self, atoms: list[Atom], enough: float = 0.0) -> None:
         """Take atoms in and refit, until about ``enough`` is left to gain."""
         self.enough = enough
         self._refit(atoms)
-        self.loss, gradient = self.objective.value_and_grad(self.theta)
-        self.gradient: Values = self.objective.architecture.lift(gradient)
-        self.risk = self.loss + 0.5 * self.greedy.prior.c2 * self.norm
+        self.risk = self.point.loss + 0.5 * self.greedy.prior.c2 * self.norm
 
     def finished(self) -> _State:
         """The state after the last refit."""
@@ -192,7 +236,7 @@ class _State(ABC):
     def round(self) -> Round:
         """What is to be told of it."""
         steps = self.atoms.transitions(self.weights)
-        return Round(len(self.active), steps, self.risk, self.loss)
+        return Round(len(self.active), steps, self.risk, self.point.loss)
 
     @abstractmethod
     def coefficients(self, k: int) -> Floats:
@@ -209,12 +253,15 @@ class _State(ABC):
     def _descend(
         self, atoms: Atoms, start: Floats, history: History | Inverse | None = None
     ) -> Floats:
+        """The best weights of atoms, from those of the present point on; goes there."""
         if not len(start):
             return start
-        goal = self.objective.over(atoms, self.greedy.prior)
+        goal = _Goal(self.objective, atoms, self.greedy.prior, start, self.point)
         descent = LBFGS(self.greedy.refit_iter, self.greedy.tol, enough=self.enough)
         found = descent.minimise(goal, start, history=history)
         self.converged = found.converged
+        goal.go(found.theta)
+        self.point = goal.point
         return found.theta
 
 
@@ -227,7 +274,10 @@ class _All(_State):
         super().__init__(greedy, objective)
 
     def _own(self, kernel: int) -> Values:
-        return self.atoms.of_kernel(self.weights, kernel)
+        if len(self.atoms.covariances) > 1:
+            return self.atoms.of_kernel(self.weights, kernel)
+        table, steps = self.point.values
+        return Values(table, steps - self.atoms.transitions(self.weights))
 
     def _refit(self, atoms: list[Atom]) -> None:
         before = len(self.active)
@@ -237,7 +287,6 @@ class _All(_State):
         # what was learned of the curvature in the last rounds still holds
         self._history = self._history.widened(before, new)
         self.weights = self._descend(self.atoms, self.weights, self._history)
-        self.values = self.atoms.lift(self.weights)
         self.norm = float(self.weights @ self.weights)
         if new == 0:  # a finer fit of the last round, or the very first
             del self.kept[-1:]
@@ -257,22 +306,18 @@ class _New(_State):
     """
 
     def _own(self, kernel: int) -> Values:
-        return self.values
+        return self.point.values
 
     def _refit(self, atoms: list[Atom]) -> None:
-        fresh = self.atoms.empty()
-        if not self.kept:
-            self.values, self.norm, self.kept = fresh.lift(self.weights), 0.0, [np.zeros(0)]
         if not atoms:
+            self.kept = self.kept or [np.zeros(0)]
             return
+        fresh, values = self.atoms.empty(), self.point.values
         fresh.add(atoms)
-        old = fresh.project(self.values)
+        old = fresh.project(values)
         part = fresh.lift(old)
-        fresh.offset = Values(
-            self.values.table - part.table, self.values.transitions - part.transitions
-        )
+        fresh.offset = Values(values.table - part.table, values.transitions - part.transitions)
         new = self._descend(fresh, old)
-        self.values = fresh.lift(new)
         self.norm += float(new @ new - old @ old)
         self.active = self.active + fresh.atoms
         self.kept.append(fresh.coefficients(new - old))

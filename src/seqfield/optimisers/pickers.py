@@ -30,7 +30,10 @@ class Coordinates:
     """Coordinates (t, sigma, tau) of one sequence (algorithm 8): at its last token (t, sigma).
 
     The sequence is the one with the largest derivative, or a random one, whose tokens alone are
-    then looked at; of it the ``size`` largest are taken.
+    then looked at; of it the ``size`` largest are taken. The next ones follow until there are
+    ``least`` coordinates, and ``growth`` as many as there are atoms: a round of all atoms' refit
+    costs more the more there are, and few of each of several sequences are a better choice than
+    many of one.
     """
 
     rows: Ints  # the table row of each token
@@ -39,17 +42,21 @@ class Coordinates:
     rule: Rule
     rng: np.random.RandomState
     tol: float = 0.0
+    least: int = 1
+    growth: float = 0.0
     #: by table row (S, S + 1): which pairs are taken, the last column standing for no next label
     _taken: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
         """The next coordinates."""
+        atoms: list[Atom] = []
         steps = slopes.transitions(0)
+        wanted = max(self.least, self.growth * len(slopes.atoms.atoms))
         for i, nodes in self._sequences(slopes, steps):
-            found = self._best(self._rows(i), nodes, steps, slopes.atoms)
-            if found:
-                return found
-        return []
+            atoms += self._best(self._rows(i), nodes, steps, slopes.atoms)
+            if len(atoms) >= wanted:
+                break
+        return atoms
 
     def _rows(self, i: int) -> Ints:
         return self.rows[self.offsets[i] : self.offsets[i + 1]]

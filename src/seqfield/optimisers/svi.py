@@ -12,33 +12,35 @@ sign), whose rate falls so that noise averages out; or by Adam, as are the other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from seqfield.architectures.inducing import Batch, Inducing
+from seqfield.errors import InputError
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers._elbo import Gradient, elbo
 from seqfield.optimisers._expectations import (
-    Expected,
-    Moments,
-    by_reparameterisation,
-    by_scores,
     draw_noise,
     scores_of,
 )
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
     Natural,
-    divergence,
     divergence_gradient,
     natural_steps,
 )
 
 #: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
 SETTLE, POWER = 10.0, 0.7
+#: the longest natural step, and the first: from the prior steps are long and not sure
+LONGEST, FIRST = 0.5, 0.3
 #: draws behind the second derivative along a step
 BENDS = 2
+#: shares of a step that are tried, each half of the one before
+HALVINGS = 30
+#: logarithms of kernel parameters that are of use to nobody
+FARTHEST = 100.0
 #: epochs between looks at whether the ELBO still rises
 PATIENCE = 10
 
@@ -49,20 +51,6 @@ class Fitted(NamedTuple):
     q: Gaussians
     architecture: Inducing
     elbos: Floats
-
-
-class Gradient(NamedTuple):
-    """An estimate of the ELBO, and its derivatives by what lies behind it."""
-
-    value: float
-    moments: list[Moments]  # of the scores, under each component
-    expected: list[Expected]  # likewise
-    means: Floats  # (K, M, S), of the expected log-likelihood alone
-    covariances: Floats  # (K, S, M, M), likewise
-    steps: Floats
-    step_variances: Floats
-    phi: Floats  # (N, M)
-    rest: list[Floats]  # (T, T) of each sequence; neither if the prior is fixed
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,8 @@ class StochasticVariational:
 
 
 class _Watch:
-    """True once the mean ELBO of the last epochs is not above that of those before.
+    """True once the mean ELBO of the last epochs is not above that of those before, nor below it
+    by more than noise.
 
     The longer it takes, the slower it rises, so the more epochs it takes to tell that from noise:
     means are over `PATIENCE` epochs, or a fifth of all where that is more.
@@ -129,8 +118,11 @@ class _Watch:
         n = max(PATIENCE, len(self.values) // 5)
         if len(self.values) < 2 * n:
             return False
-        before = np.mean(self.values[-2 * n : -n])
-        return bool(np.mean(self.values[-n:]) - before <= self.tol * abs(before))
+        earlier = self.values[-2 * n : -n]
+        before = np.mean(earlier)
+        rise, little = np.mean(self.values[-n:]) - before, self.tol * abs(before)
+        # of n values that fall as a line does the means are 3.5 of these spreads apart
+        return bool(-max(little, 2.0 * np.std(earlier)) <= rise <= little)
 
 
 class _State:
@@ -146,6 +138,7 @@ class _State:
         self.elbos: list[float] = []
         self.n_steps = 0
         self._adams: dict[str, Adam] = {}
+        self._seen = 0.0  # the weight of data, as against the prior, in the precisions
         if settings.natural:
             self._naturals = Natural(architecture.n_labels, architecture.size)
 
@@ -174,14 +167,17 @@ class _State:
     def _natural(self, batch: Batch, bound: Any, found: Gradient, share: float) -> None:
         epochs = self.n_steps * share
         rate = min(1.0, 2.0 * share) * (1.0 + max(0.0, epochs - 1.0) / SETTLE) ** -POWER
-        # the first steps, from the prior, are the longest and the least sure
-        rate = min(rate, 0.5 if self.n_steps > 1 else 0.3)
+        rate = min(rate, LONGEST if self.n_steps > 1 else FIRST)
         q, eta = self.q, self.architecture.eta
         means, roots = self._naturals.step(q, found.means, found.covariances, rate)
         steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
         d_means, d_steps = means - q.means, steps - q.steps
-        # the noise of a step is to average out as that of the precisions does: a share of the way
-        part = min(1.0, rate * self._peak(batch, bound, found, d_means, d_steps))
+        # The noise of a step is to average out as that of the precisions does: it goes as much of
+        # the way to the peak as this batch weighs in their mean over all batches so far.
+        self._seen += rate * (1.0 - self._seen)
+        way = min(rate / self._seen, LONGEST if self.n_steps > 1 else FIRST)
+        part = min(1.0, way * self._peak(batch, bound, found, d_means, d_steps))
+        part = self._rising(batch, bound, found, d_means, d_steps, part)
         means, steps = q.means + part * d_means, q.steps + part * d_steps
         self.q = Gaussians(q.logits, means, roots, steps, variances)
 
@@ -207,6 +203,41 @@ class _State:
             bend -= float(change) / (2.0 * h * len(f))
         return max(slope, 0.0) / bend if bend > 0.0 else 0.0
 
+    def _rising(
+        self,
+        batch: Batch,
+        bound: Any,
+        found: Gradient,
+        d_means: Floats,
+        d_steps: Floats,
+        part: float,
+    ) -> float:
+        """The largest of part, part / 2, ... at which the ELBO is not below where it is now.
+
+        Where all probabilities are near 0 or 1 the second derivative tells nothing of what lies
+        a step away.
+        """
+        q, eta, moments = self.q, self.architecture.eta, found.moments[0]
+        d_node = batch.phi @ d_means[0]
+        # random numbers of its own: those of other steps do not depend on how often it looks
+        own = np.random.default_rng(self.n_steps)
+        f, t = scores_of(moments, draw_noise(moments, BENDS, own, paired=True))
+
+        def value(share: float) -> float:
+            means, steps = q.means + share * d_means, q.steps + share * d_steps
+            size = float(np.vdot(means, means))
+            if eta > 0.0:
+                size += float(np.vdot(steps, steps)) / eta
+            found = bound.values(f + share * d_node, t + share * d_steps)
+            return float(found.sum(axis=1).mean()) - 0.5 * size
+
+        now = value(0.0)
+        for _ in range(HALVINGS):
+            if value(part) >= now:
+                return part
+            part *= 0.5
+        return 0.0
+
     def _adam(self, found: Gradient) -> None:
         q, rate = self.q, self.settings.learning_rate
         kl = divergence_gradient(q, self.architecture.eta)
@@ -229,6 +260,8 @@ class _State:
             steps = steps + self._towards("steps", found.steps - kl.steps, rate)
             by_variance = (found.step_variances - kl.step_variances) * variances
             variances = variances * np.exp(self._towards("variances", by_variance, rate))
+        if not (np.isfinite(lower).all() and np.einsum("...ii->...i", lower).min() ** 2 > 0.0):
+            raise InputError("a step left the posterior without a covariance: lower learning_rate")
         self.q = Gaussians(logits, means, lower, steps, variances)
 
     def _move_prior(self, batch: Batch, found: Gradient) -> None:
@@ -237,6 +270,11 @@ class _State:
         if settings.optimize_kernel and len(kernel.log_parameters):
             slope = model.by_parameters(batch, found.phi, found.rest)
             moved = kernel.log_parameters + self._towards("kernel", slope, settings.learning_rate)
+            if np.abs(moved).max() > FARTHEST:
+                raise InputError(
+                    f"a step took kernel parameters to exp({moved.round(1).tolist()}): lower "
+                    "learning_rate, or use optimize_kernel=False"
+                )
             kernel = kernel.with_log_parameters(moved)
         if settings.optimize_inducing:
             slope = model.by_tokens(batch, found.phi)
@@ -264,74 +302,3 @@ class Adam:
         m = self.m / (1.0 - 0.9**self.count)
         v = self.v / (1.0 - 0.999**self.count)
         return np.asarray(rate * m / (np.sqrt(v) + 1e-8))
-
-
-def moments_of(q: Gaussians, batch: Batch, k: int) -> tuple[Moments, Floats]:
-    """The Gaussians of the scores of a batch under component k, and Phi C (S, N, M)."""
-    wide = batch.phi @ q.roots[k]
-    covariances = [
-        rest + wide[:, a:b] @ wide[:, a:b].transpose(0, 2, 1)
-        for (a, b), rest in zip(pairwise(batch.offsets.tolist()), batch.rest, strict=True)
-    ]
-    # without transitions they are zero, and so are their variances
-    variances = np.maximum(q.step_variances, 1e-300)
-    means = batch.phi @ q.means[k]
-    return Moments.of(batch.offsets, means, covariances, q.steps, variances), wide
-
-
-def elbo(
-    q: Gaussians,
-    architecture: Inducing,
-    batch: Batch,
-    bound: Any,
-    settings: StochasticVariational,
-    rng: np.random.Generator,
-) -> Gradient:
-    """The ELBO of a batch and its derivatives; ``bound`` is the likelihood of its labels."""
-    k, m, s = q.means.shape
-    out = Gradient(
-        0.0, [], [], np.zeros((k, m, s)), np.zeros((k, s, m, m)), np.zeros((s, s)),
-        np.zeros((s, s)), np.zeros_like(batch.phi), [np.zeros_like(rest) for rest in batch.rest],
-    )  # fmt: skip
-    total, pi = -divergence(q, architecture.eta), q.weights
-    for c in range(k):
-        moments, wide = moments_of(q, batch, c)
-        if settings.gradient == "reparam":
-            bent = bound.curvature if settings.natural else None
-            found = by_reparameterisation(moments, bound.gradient, settings.n_samples, rng, bent)
-        else:
-            found = by_scores(moments, bound.values, settings.n_samples, rng)
-        total += pi[c] * float(found.values.sum())
-        out.moments.append(moments)
-        _pull(out, batch, found, pi[c], c)
-        if settings.moves(architecture):
-            _pull_prior(out, q, batch, found, wide, pi[c], c)
-    return out._replace(value=float(total))
-
-
-def _pull(out: Gradient, batch: Batch, found: Expected, pi: float, c: int) -> None:
-    """Add a component's part to the derivatives by q."""
-    out.expected.append(found)
-    out.means[c] += pi * (batch.phi.T @ found.means)
-    out.steps[...] += pi * found.steps
-    out.step_variances[...] += pi * found.step_variances
-    for j, total in enumerate(out.covariances[c]):
-        # rows of G Phi for the block-diagonal G of all sequences
-        spread = np.empty_like(batch.phi)
-        for i, (a, b) in enumerate(pairwise(batch.offsets.tolist())):
-            np.matmul(found.covariances[i][j], batch.phi[a:b], out=spread[a:b])
-        total += pi * (batch.phi.T @ spread)
-
-
-def _pull_prior(
-    out: Gradient, q: Gaussians, batch: Batch, found: Expected, wide: Floats, pi: float, c: int
-) -> None:
-    """Add a component's part to the derivatives by Phi and Q: Sigma = Q + Phi S Phi', and Q has
-    -Phi Phi'."""
-    out.phi[...] += pi * (found.means @ q.means[c].T)
-    for j in range(q.means.shape[2]):
-        moved = wide[j] @ q.roots[c, j].T - batch.phi
-        for i, (a, b) in enumerate(pairwise(batch.offsets.tolist())):
-            own = found.covariances[i][j]
-            out.rest[i][...] += pi * own
-            out.phi[a:b] += 2.0 * pi * (own @ moved[a:b])

@@ -3,19 +3,23 @@
 Each label q has a function f_q = sqrt(a_q) R u_q at the n distinct tokens, u_q ~ N(0, I_r), where
 R R' is the gram matrix and a_q an amplitude; transitions T_d[i, q] ~ N(0, 1). The posterior is
 approximated by Gaussians, u_q ~ N(mu_q, H_q^-1) with H_q = I + a_q R' diag(lambda_q) R, and
-independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') the bound on log p(y) is
+independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') + a_q rest the bound on log p(y) is
 
     sum_t w_t ( F_t,y + M_t,y - log sum_q exp(F_tq + v_tq / 2 + M_tq + W_tq / 2) )
     - 1/2 sum_q ( tr H_q^-1 + |mu_q|^2 + log |H_q| - r ) - 1/2 sum ( W + M^2 - log W - 1 )
 
 where M_tq and W_tq are sums over the neighbours of t. H >= I, so its Cholesky factor needs no
-jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 = r - lambda_q . v_q.
+jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 = r - lambda_q . v_q
+but for the rest: the variances of what landmarks leave out of the functions, which stays as it is
+in the prior.
 
 The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
 covariances lambda_q = sum of softmax weights is a fixed point; a step towards it is one of natural
 gradient, so that a part of it raises the bound where the whole may not: label by label, it is
-halved until the bound rises. Amplitudes go towards |mu_q|^2 = lambda_q . v_q, where the derivative
-of the bound is zero, as far as it rises.
+halved until the bound rises. At first, and after a sweep in which such a step was refused, one of
+all labels comes before the means: far from the optimum no label can do anything alone, and means
+that make up for large variances keep these from falling. Amplitudes go towards |mu_q|^2 =
+lambda_q . v_q, where the derivative of the bound is zero, as far as it rises.
 """
 
 from __future__ import annotations
@@ -28,16 +32,19 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from seqfield.errors import InputError
 from seqfield.losses.pseudo import Terms, log_sum_exp
 from seqfield.optimisers._base import Callback, Floats, Result, Step, require
 from seqfield.optimisers.lbfgs import LBFGS
 
-#: halvings of a step before it is given up
-HALVINGS = 8
+#: halvings of a step before it is given up: of one label, and of all
+HALVINGS, MORE_HALVINGS = 8, 12
 #: the largest change of the logarithm of an amplitude in one step, and the least worth a step
 STRIDE, LEAST = 1.0, 0.02
 #: of a step of an amplitude, what is tried
 SHARES = (1.0, 0.5, 0.25, 0.1)
+#: the largest variance, far from what float64 cannot hold
+LARGEST = 1e100
 #: of the last rise of the bound, what the means may leave; of the bound, what counts as that rise
 #: in the first sweep
 SHARE, FIRST = 0.1, 0.01
@@ -78,6 +85,8 @@ class VariationalEM:
         converged, n_iter = False, 0
         for n_iter in range(1, self.max_iter + 1):
             last = bounds[-1] - bounds[-2] if n_iter > 1 else FIRST * abs(bounds[-1])
+            if fit.refused > 0.0:
+                fit.move_together()
             fit.move_means(SHARE * last)
             fit.move_covariances(each=self.amplitude == "label")
             fit.move_steps()
@@ -85,7 +94,9 @@ class VariationalEM:
                 fit.move_amplitude()
             bounds.append(fit.bound())
             stop = callback is not None and callback(Step(n_iter, fit.theta, -bounds[-1]))
-            converged = bounds[-1] - bounds[-2] <= self.tol * abs(bounds[-1])
+            # a bound that does not rise because steps were refused is no optimum
+            left = bounds[-1] - bounds[-2] + fit.refused
+            converged = left <= self.tol * abs(bounds[-1])
             if converged or stop:
                 break
         trace = (fit.posterior(bounds),)
@@ -105,18 +116,19 @@ class _Fit:
 
     def __init__(self, objective: Any, theta: Floats, n_jobs: int | None) -> None:
         problem, architecture = objective.problem(), objective.architecture
-        self.n_jobs, self.s, self.split = n_jobs, architecture.n_labels, architecture.split
-        self.root, rows = problem.tables
+        self.n_jobs, self.s, self.scores = n_jobs, architecture.n_labels, architecture
         s, distances = self.s, architecture.distances
         self.terms = Terms.of(problem.targets, distances, problem.weights, s)
-        self.rows = rows[self.terms.tokens]
-        n, r = self.root.shape
-        self.mu, self.m = self.split(theta.copy())
+        self.rows = problem.tables[self.terms.tokens]
+        self.n, r = architecture.shape
+        self.mu, self.m = architecture.split(theta.copy())
         self.w = np.ones((len(distances), s, s))
-        self.a, self.precision = np.ones(s), np.zeros((n, s))
-        variance = np.einsum("ij,ij->i", self.root, self.root)
-        prior = _Factor(np.eye(r), variance, 0.0)
-        self.factors = [prior] * s
+        self.a, self.precision = np.ones(s), np.zeros((self.n, s))
+        # the prior
+        identity = np.eye(r)
+        self.factors = [_Factor(identity, self._variances(q, 1.0), 0.0) for q in range(s)]
+        # by its slope, what the steps that were refused in a sweep would have gained
+        self.refused = np.inf
         self.f = self._values(self.mu)
 
     # --- the bound ------------------------------------------------------------------------------
@@ -126,7 +138,17 @@ class _Fit:
         return np.concatenate([self.mu.ravel(), self.m.ravel()])
 
     def _values(self, mu: Floats) -> Floats:
-        return np.asarray(np.sqrt(self.a) * (self.root @ mu))
+        return np.asarray(np.sqrt(self.a) * self.scores.values(mu))
+
+    def _variances(self, q: int, a: float, half: Floats | None = None) -> Floats:
+        """v for half = L^-1 R', or R' itself if there is none: a (|half_i|^2 + rest_i)."""
+        half = self.scores.root(q).T if half is None else half
+        v = np.asarray(a * (np.einsum("ij,ij->j", half, half) + self.scores.rest[:, q]))
+        if not (v < LARGEST).all():  # also NaN
+            raise InputError(
+                f"values of the kernel must be below {LARGEST:g}: scale it, or the features, down"
+            )
+        return v
 
     @property
     def _v(self) -> Floats:
@@ -160,23 +182,43 @@ class _Fit:
 
     # --- moves ----------------------------------------------------------------------------------
 
+    def move_together(self) -> None:
+        """Raise the bound over the covariances of all labels at once.
+
+        Where all variances are large, one of them has no say: the softmax goes by the others.
+        """
+        z, _ = self._exponents()
+        p = np.exp(z - log_sum_exp(z)[:, None]) * self.terms.weights[:, None]
+        target = np.zeros_like(self.precision)
+        np.add.at(target, self.rows, p)
+        now, old, factors = self.bound(), self.precision, self.factors
+        share = 1.0
+        for _ in range(MORE_HALVINGS):
+            self.precision = old + share * (target - old)
+            self.factors = [self._factor(q, self.a[q], self.precision[:, q]) for q in range(self.s)]
+            if self.bound() > now:
+                return
+            share *= 0.5
+        self.precision, self.factors = old, factors
+
     def move_means(self, enough: float) -> None:
         """Raise the bound over all means, until about ``enough`` is left."""
         problem = _Means(self, self._offsets())
         found = LBFGS(200, 1e-9, n_jobs=self.n_jobs, enough=enough).minimise(problem, self.theta)
-        self.mu, self.m = self.split(found.theta)
+        self.mu, self.m = self.scores.split(found.theta)
         self.f = self._values(self.mu)
 
     def move_covariances(self, *, each: bool) -> None:
         """Raise the bound over the covariance of each label in turn, with ``each`` also over its
         amplitude."""
+        self.refused = 0.0
         z, _ = self._exponents()
         for q in range(self.s):
             top = np.delete(z, q, axis=1)
             rest, own = log_sum_exp(top), z[:, q] - 0.5 * self.factors[q].v[self.rows]
             # p_q = 1 / (1 + exp(rest - z_q))
             weights = self.terms.weights / (1.0 + np.exp(np.minimum(rest - z[:, q], 700.0)))
-            target = np.bincount(self.rows, weights, len(self.root)).astype(np.float64)
+            target = np.bincount(self.rows, weights, self.n).astype(np.float64)
 
             def likelihood(
                 v: Floats, rest: Floats = rest, own: Floats = own, shift: Any = 0.0
@@ -192,15 +234,18 @@ class _Fit:
     def _towards(
         self, q: int, target: Floats, now: float, likelihood: Callable[..., float]
     ) -> None:
-        old = self.precision[:, q]
+        old, v = self.precision[:, q], self.factors[q].v
         share = 1.0
         for _ in range(HALVINGS):
             new = old + share * (target - old)
-            factor = self._factor(self.a[q], new)
+            factor = self._factor(q, self.a[q], new)
             if likelihood(factor.v) - factor.cost >= now:
                 self.precision[:, q], self.factors[q] = new, factor
                 return
+            # the derivative of the bound by v is -(target - lambda) / 2
+            slope = 0.5 * float((target - old) @ (v - factor.v)) / share
             share *= 0.5
+        self.refused += slope
 
     def _scaled(
         self,
@@ -219,7 +264,7 @@ class _Fit:
             ratio = np.exp(share * step)
             shift = (ratio - 1.0) * self.f[:, q][self.rows]
             precision = old + share * (target - old)
-            factor = self._factor(self.a[q] * ratio, precision)
+            factor = self._factor(q, self.a[q] * ratio, precision)
             rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
             rise -= 0.5 * (ratio - 1.0) * float(self.mu[:, q] @ self.mu[:, q])
             if rise > now:
@@ -259,7 +304,7 @@ class _Fit:
             ratio = np.exp(share * step)
             a, mu, f, _ = before
             self.a, self.mu, self.f = ratio * a, np.sqrt(ratio) * mu, ratio * f
-            self.factors = [self._factor(self.a[q], self.precision[:, q]) for q in range(self.s)]
+            self.factors = [self._factor(q, self.a[q], self.precision[:, q]) for q in range(self.s)]
             if self.bound() > now:
                 return
         self.a, self.mu, self.f, self.factors = before
@@ -273,16 +318,20 @@ class _Fit:
             return 0.0
         return float(np.clip(np.log(have / want), -STRIDE, STRIDE))
 
-    def _factor(self, a: float, precision: Floats) -> _Factor:
-        scaled = np.sqrt(a * precision)[:, None] * self.root
+    def _factor(self, q: int, a: float, precision: Floats) -> _Factor:
+        root = self.scores.root(q)
+        scaled = np.sqrt(a * precision)[:, None] * root
         h = scaled.T @ scaled
         h[np.diag_indices_from(h)] += 1.0
         # h.T, as LAPACK wants columns in order: nothing is copied
-        lower, _ = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
-        half = scipy.linalg.blas.dtrsm(1.0, lower, self.root.T, lower=1)
-        v = a * np.einsum("ij,ij->j", half, half)
-        # 1/2 (tr H^-1 - r + log |H|)
-        cost = np.log(np.diagonal(lower)).sum() - 0.5 * float(precision @ v)
+        lower, failed = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
+        half = scipy.linalg.blas.dtrsm(1.0, lower, root.T, lower=1)
+        v = self._variances(q, a, half)
+        if failed:  # H >= I has a factor, whatever its condition, if its entries are numbers
+            raise InputError("a posterior covariance has no Cholesky factor: is the kernel finite?")
+        # 1/2 (tr H^-1 - r + log |H|), tr H^-1 = r - lambda . v without what the root leaves out
+        own = v - a * self.scores.rest[:, q]
+        cost = np.log(np.diagonal(lower)).sum() - 0.5 * float(precision @ own)
         return _Factor(lower, v, float(cost))
 
     def posterior(self, bounds: list[float]) -> Posterior:
@@ -306,8 +355,8 @@ class _Means:
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient by theta = [mu | M]."""
         fit, terms = self.fit, self.fit.terms
-        mu, m = fit.split(theta)
-        means = (self.scaled * (fit.root @ mu))[fit.rows] + terms.gather(m)
+        mu, m = fit.scores.split(theta)
+        means = (self.scaled * fit.scores.values(mu))[fit.rows] + terms.gather(m)
         every = np.arange(len(means))
         z = means + self.offsets
         total = log_sum_exp(z)
@@ -318,7 +367,7 @@ class _Means:
         table = np.zeros_like(fit.f)
         np.add.at(table, fit.rows, d)
         gradient = np.concatenate(
-            [(self.scaled * (fit.root.T @ table)).ravel(), terms.scatter(d).ravel()]
+            [(self.scaled * fit.scores.pull(table)).ravel(), terms.scatter(d).ravel()]
         )
         return float(value), gradient + theta
 

@@ -14,7 +14,11 @@ import numpy as np
 import scipy.linalg
 from scipy.special import logsumexp, softmax
 
+from seqfield.errors import InputError
 from seqfield.optimisers._base import Floats
+
+#: shares of a step that are tried, each half of the one before
+HALVINGS = 60
 
 
 class Gaussians(NamedTuple):
@@ -182,13 +186,18 @@ class Natural:
         for j, old in enumerate(self.precisions):
             move = -(d_covariances[0, j] + d_covariances[0, j].T) - old
             move[np.diag_indices_from(move)] += 1.0
-            share = rate
-            while True:
+            for share in rate * 0.5 ** np.arange(HALVINGS):
                 new = old + share * move
                 lower, failed = scipy.linalg.lapack.dpotrf(new, lower=1, clean=1)
-                if failed == 0:
+                # what is not a number spreads to the last place
+                if failed == 0 and np.isfinite(lower[-1, -1]):
                     break
-                share *= 0.5
+            else:
+                raise InputError(
+                    f"a step of natural gradient found no covariance for the scores of label {j}: "
+                    "are features and kernel of a size that exp() can take? optimizer='adam' goes "
+                    "without"
+                )
             self.precisions[j] = new
             # S = L^-T L^-1
             roots[0, j] = inverse_root(lower).T

@@ -1,0 +1,67 @@
+"""Posterior variances of the latent functions of `GPSL` at any token."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from seqfield.errors import InputError
+from seqfield.kernels.covariance import Root
+from seqfield.kernels.functions import Span
+
+Floats = NDArray[np.float64]
+
+#: tokens whose variances are computed at once
+PIECE = 2**12
+
+
+class Halves(NamedTuple):
+    """Of one kernel and the labels whose functions have it: phi(x) = k(x, z) dual with
+    |phi(x)|^2 <= k(x, x), and k(x, z) factor = L^-1 phi(x) for each label."""
+
+    dual: Floats  # (m, r)
+    factors: Floats  # (labels, m, r)
+
+    @classmethod
+    def of(cls, basis: Root, lowers: list[Floats]) -> Self:
+        """From the factors of the H of each label, which are forgotten one by one."""
+        rank = basis.root.shape[1]
+        # in the order in which files hold them, so that a loaded model rounds alike
+        dual = np.ascontiguousarray(basis.dual)
+        factors = np.empty((len(lowers), *dual.shape))
+        for factor in factors:
+            lower = lowers.pop(0)[:rank, :rank]
+            inverse = scipy.linalg.solve_triangular(lower, np.eye(rank), lower=True)
+            factor[:] = dual @ inverse.T
+        return cls(dual, factors)
+
+    @classmethod
+    def restored(cls, arrays: dict[str, NDArray[Any]], n_tokens: int, n_labels: int) -> Self:
+        """What a model file has, if it can be."""
+        rank = arrays["dual"].shape[-1]
+        check_shape("dual", arrays["dual"], (n_tokens, rank))
+        check_shape("factors", arrays["factors"], (n_labels, n_tokens, rank))
+        return cls(arrays["dual"], arrays["factors"])
+
+    def variances(self, span: Span, x: Any) -> Floats:
+        """v(x) (N, labels) with amplitude 1: |L^-1 phi(x)|^2 + k(x, x) - |phi(x)|^2."""
+        prior = span.kernel.diagonal(x)
+        out = np.empty((len(prior), len(self.factors)))
+        for a in range(0, len(out), PIECE):
+            piece = slice(a, a + PIECE)
+            k = span.kernel(x[piece], span.tokens)
+            phi = k @ self.dual
+            rest = np.maximum(prior[piece] - np.einsum("ij,ij->i", phi, phi), 0.0)
+            for q, factor in enumerate(self.factors):
+                half = k @ factor
+                out[piece, q] = np.einsum("ij,ij->i", half, half) + rest
+        return out
+
+
+def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Raise an `InputError` for an array of another shape, or one that is not finite."""
+    if array.shape != shape or not np.isfinite(array).all():
+        raise InputError(f"{name} of the wrong shape or not finite")

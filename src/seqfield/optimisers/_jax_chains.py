@@ -1,0 +1,110 @@
+"""All sequences of a learning problem on JAX's device, and their log-likelihood there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.chain._jax import run
+from seqfield.chain._padded import padded_lengths
+from seqfield.linalg._jax import jax, jnp, lax
+
+Floats = NDArray[np.float64]
+#: numbers in one array of scores
+PIECE = 2**26
+
+
+class Bucket(NamedTuple):
+    """Sequences side by side: the gram row at each place (L, B), what is added to the scores there
+    (L, B, S), which places are real, and the weight of each log Z, negative for the sum over known
+    labels."""
+
+    rows: Any
+    extra: Any
+    real: Any
+    weights: Any
+
+
+class Chains(NamedTuple):
+    """Sequences and their labels. ``known`` (n, S) and ``known_pairs`` (S, S) are the weighted
+    counts of gold labels where all are known; ``ban`` (S, S) is 0 or -inf."""
+
+    buckets: list[Bucket]
+    known: Any
+    known_pairs: Any
+    ban: Any
+
+
+def known_scores(chains: Chains, f: Any, edge: Any) -> Any:
+    """The weighted scores of all gold labels by F (n, S) and T (S, S)."""
+    pairs = jnp.where(chains.known_pairs != 0.0, edge * chains.known_pairs, 0.0)
+    return (f * chains.known).sum() + pairs.sum()
+
+
+def log_likelihoods(chains: Chains, f: Any, edge: Any) -> Any:
+    """sum_i w_i log p(y_i) of several functions with scores F (k, n, S) and T (k, S, S).
+
+    Where the scaled form of one sequence is not safe all are done on logarithms.
+    """
+    edge = chains.ban + edge
+    total = jax.vmap(known_scores, (None, 0, 0))(chains, f, edge)
+    for rows, extra, real, weights in chains.buckets:
+        node = f.at[:, rows].get(mode="fill", fill_value=0.0) + extra
+
+        def each(log: bool, node: Any = node, real: Any = real) -> Any:
+            def one(node: Any, edge: Any) -> Any:
+                found = run(node, edge, real, log, both=False)
+                return found.log_z, found.safe
+
+            return jax.vmap(one)(node, edge)
+
+        quick, safe = each(False)
+        log_z = lax.cond(safe.all(), lambda q=quick: q, lambda e=each: e(True)[0])
+        total -= log_z @ weights
+    return total
+
+
+def chains_of(objective: Any, size: int) -> Chains:
+    """The sequences of an objective with `LogLoss` over a table of ``size`` rows of scores."""
+    tables, targets, weights, constraint = objective.problem()
+    rows, offsets, s = tables.rows, targets.offsets, objective.architecture.n_labels
+    per_token = np.repeat(weights, np.diff(offsets))
+    extra, ban = np.zeros((len(rows), s)), np.zeros((s, s))
+    if constraint is not None:
+        ban = constraint.pairs
+        extra[offsets[:-1]] += constraint.start
+        extra[offsets[1:] - 1] += constraint.end
+    mask = targets.mask(s)
+    free = extra + objective.loss.cost * ~mask
+    known, pairs = np.zeros((size, s)), np.zeros((s, s))
+    if targets.allowed is None:
+        np.add.at(known, (rows, targets.codes), per_token)
+        later = np.delete(np.arange(len(rows)), offsets[:-1])
+        np.add.at(pairs, (targets.codes[later - 1], targets.codes[later]), per_token[later])
+    else:  # the same sequences once more, with the known labels alone and negative weights
+        free = np.vstack([free, np.where(mask, extra, -np.inf)])
+        rows, weights = np.tile(rows, 2), np.concatenate([weights, -weights])
+        offsets = np.concatenate([offsets, offsets[1:] + offsets[-1]])
+    buckets = _buckets(rows, offsets, free, weights, size)
+    return Chains(buckets, *map(jnp.asarray, (known, pairs, ban)))
+
+
+def _buckets(
+    rows: NDArray[np.int64], offsets: NDArray[np.int64], extra: Floats, weights: Floats, size: int
+) -> list[Bucket]:
+    """Sequences of like lengths side by side."""
+    lengths = np.diff(offsets)
+    places, s, out = padded_lengths(lengths), extra.shape[1], []
+    for l in np.unique(places):
+        chosen = np.flatnonzero(places == l)
+        longest = int(lengths[chosen].max())
+        for part in np.array_split(chosen, -(-len(chosen) * longest * s // PIECE)):
+            t = np.arange(longest)[:, None]
+            real = t < lengths[part]
+            token = np.where(real, offsets[part] + t, 0)
+            here = np.where(real, rows[token], size).astype(np.int32)
+            own = np.where(real[..., None], extra[token], 0.0)
+            out.append(Bucket(*map(jnp.asarray, (here, own, real, weights[part]))))
+    return out

@@ -1,0 +1,34 @@
+"""Compiled loops add up in the order they are written in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seqfield._compile import inlined, loop
+
+
+@inlined
+def _doubled(a, out):
+    total = 0.0
+    for k in range(a.shape[0]):
+        out[k] = 2.0 * a[k]
+        total += a[k]
+    return total
+
+
+@loop
+def doubled(a, out):
+    return _doubled(a, out)
+
+
+def test_sums_keep_their_order():
+    """Else the last bits would depend on where the two arrays lie in memory."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=1001) * 10.0 ** rng.integers(-8, 8, 1001)
+    total = 0.0
+    for v in a.tolist():
+        total += v
+    assert total != a.sum()  # the order matters
+    out = np.empty_like(a)
+    assert doubled(a, out) == total
+    np.testing.assert_array_equal(out, 2.0 * a)
