@@ -10,6 +10,7 @@ from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
 from seqfield.architectures.lookup import Lookup
 from seqfield.architectures.rooted import Rooted
+from seqfield.chain import marginals
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import Allowed
 from seqfield.estimators._objective import Constraint, Objective
@@ -128,21 +129,48 @@ def test_w_equals_enumeration():
 
 
 @pytest.mark.parametrize("kind", ["linear", "edges", "rooted"])
-@pytest.mark.parametrize("block", [False, True])
-def test_with_labels_missing_the_fisher_form_is_positive(kind, block):
+def test_with_labels_missing_the_fisher_form_is_positive(kind):
     one, rng = goal(kind, missing=0.6)
     theta = 2.0 * point(one, rng)
     unit = np.eye(len(theta))
-    values = np.linalg.eigvalsh(one.curvature(theta, block, fisher=True)(unit))
+    values = np.linalg.eigvalsh(one.curvature(theta, fisher=True)(unit))
     assert values[0] > 0.4 - 1e-9
     assert np.linalg.eigvalsh(one.curvature(theta)(unit))[0] < 0.4
     # known labels or not: the covariance of p(y | x) is the same
     other, _ = goal(kind)
     np.testing.assert_allclose(
-        other.curvature(theta, block, fisher=True)(unit),
-        one.curvature(theta, block, fisher=True)(unit),
+        other.curvature(theta, fisher=True)(unit),
+        one.curvature(theta, fisher=True)(unit),
         atol=1e-12,
     )
+    assert one.curvature(theta, fisher=True).drawable
+    assert not one.curvature(theta).drawable
+
+
+def test_the_block_form_counts_known_tokens_and_pairs():
+    one, rng = goal("lookup", missing=0.5)
+    theta = point(one, rng)
+    complete, _ = goal("lookup")
+    known = one._targets.codes >= 0
+    offsets = one._data.offsets
+    assert known.any()
+    assert not known.all()
+    want = complete.curvature(theta, block=True)(np.eye(len(theta)))
+    nodes = len(known) * S
+    found = one.curvature(theta, block=True)(np.eye(len(theta)))
+    seen = np.repeat(known, S)
+    np.testing.assert_allclose(
+        found[:nodes, :nodes], want[:nodes, :nodes] * np.outer(seen, seen), atol=1e-12
+    )
+    # transitions: the sum over pairs of known tokens, each as if it stood alone
+    both = known & np.append(False, known[:-1])
+    both[offsets[:-1]] = False
+    (shard,) = one._shards
+    scores = one.architecture.scores(one.architecture.lift(theta), shard.design)
+    p = marginals(scores, pairs="each").pairs.reshape(len(known), -1)
+    weights = np.repeat(one._weights, np.diff(offsets))
+    steps = sum(weights[t] * (np.diag(p[t]) - np.outer(p[t], p[t])) for t in np.flatnonzero(both))
+    np.testing.assert_allclose(found[nodes:, nodes:], steps, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["linear", "edges", "rooted", "lookup"])

@@ -77,14 +77,13 @@ def test_gradient_equals_differences(kernel, eta, covariance, missing):
 
 
 @pytest.mark.parametrize("covariance", ["full", "block"])
-def test_draws_in_place_of_matrices(covariance, monkeypatch):
-    kernel = 2.0 * RBF(1.5)
-    exact = evidence(kernel, covariance=covariance)[0]
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_draws_in_place_of_matrices(covariance, missing, monkeypatch):
+    kernel, options = 2.0 * RBF(1.5), {"covariance": covariance, "missing": missing}
+    exact = evidence(kernel, **options)[0]
     want = exact(exact.start)
     monkeypatch.setattr(_laplace, "EXACT", 0)
-    points = [
-        evidence(kernel, covariance=covariance, seed=seed)[0](exact.start) for seed in range(16)
-    ]
+    points = [evidence(kernel, seed=seed, **options)[0](exact.start) for seed in range(16)]
     values, errors, gradients = map(np.array, zip(*points, strict=True))
     # the error that is told is how much values differ from seed to seed
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(np.std(values, ddof=1), rel=0.5)

@@ -58,8 +58,7 @@ def small(seed=0, n=8, s=3, **options):
 
 
 def matrix(one, theta, form):
-    h = one.curvature(theta, form == "block", fisher=True)
-    return h(np.eye(len(theta)))
+    return one.curvature(theta, form == "block")(np.eye(len(theta)))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -116,13 +115,14 @@ def importance(one, theta, n=100_000, df=5, seed=0):
     if one.architecture.root_eta > 0:
         steps += (one.architecture.root_eta * draws[:, x.shape[1] * s :]).reshape(n, s, s)
     log_p = np.zeros(n)
-    y = one._targets.codes
+    known = np.where(one._targets.mask(s), 0.0, -np.inf)
     for a, e in zip(offsets[:-1], offsets[1:], strict=True):
-        message, score = node[:, a], node[:, a, y[a]]
-        for t in range(a + 1, e):
-            message = np.logaddexp.reduce(message[:, :, None] + steps, axis=1) + node[:, t]
-            score = score + node[:, t, y[t]] + steps[:, y[t - 1], y[t]]
-        log_p += score - np.logaddexp.reduce(message, axis=1)
+        for sign, held in ((1.0, known), (-1.0, np.zeros_like(known))):
+            message = node[:, a] + held[a]
+            for t in range(a + 1, e):
+                message = np.logaddexp.reduce(message[:, :, None] + steps, axis=1)
+                message = message + node[:, t] + held[t]
+            log_p += sign * np.logaddexp.reduce(message, axis=1)
     size = draws.shape[1]
     log_p += 0.5 * size * np.log(c2 / (2 * np.pi)) - 0.5 * c2 * (draws**2).sum(axis=1)
     ratio = log_p - proposal.logpdf(draws)
@@ -131,18 +131,19 @@ def importance(one, theta, n=100_000, df=5, seed=0):
     return high + np.log(w.mean()), w.std() / w.mean() / np.sqrt(n)
 
 
-def coupled(copies=1, c2=0.5, length=8):
+def coupled(copies=1, c2=0.5, length=8, unknown=0.0):
     """Few tokens whose labels stay: transitions are most of what is to be learned."""
     x = np.tile(np.array([[1.0], [-0.5]]), (length * copies, 1))[: length * copies]
     y = np.tile(np.repeat([0, 1], length // 2), copies)
-    return goal(x, [length] * copies, y, c2=c2, eta=1.0)
+    missing = np.random.default_rng(0).random(len(y)) < unknown if unknown else None
+    return goal(x, [length] * copies, y, c2=c2, eta=1.0, missing=missing)
 
 
-def staying(stay=2.0, n=8, eta=0.0):
+def staying(stay=2.0, n=8, eta=0.0, missing=None):
     """A sequence with a given score for staying, and a function of the place in it."""
     place = np.arange(n, dtype=float)[:, None]
     root = cholesky_factor(SklearnRBF(3.0)(place)).root
-    return goal(root, [n], np.arange(n) >= n // 2, eta=eta, stay=stay)
+    return goal(root, [n], np.arange(n) >= n // 2, eta=eta, stay=stay, missing=missing)
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.25])
@@ -156,6 +157,56 @@ def test_evidence_against_importance_sampling(eta):
     full, block = (log_evidence(one, theta, covariance=form).value for form in FORMS)
     assert -0.2 < full - truth < 0.0  # Laplace's own error
     assert block - truth > 0.2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: coupled(1, c2=1.0, unknown=0.5),
+        lambda: coupled(12, c2=4.0, unknown=0.5),
+        lambda: staying(0.0, eta=0.25, missing=np.array([0, 1, 1, 0, 0, 1, 1, 1], bool)),
+    ],
+)
+def test_evidence_with_labels_missing_against_importance_sampling(make):
+    """Tokens that nobody labelled tell less than if they had been."""
+    one = make()
+    theta = fitted(one)
+    truth, error = importance(one, theta)
+    assert error < 0.01
+    found = log_evidence(one, theta)
+    assert not found.fisher
+    assert abs(found.value - truth) < 0.06
+    # as if all tokens had been looked at: too much of the prior's volume is taken off
+    h = one.curvature(theta, fisher=True)(np.eye(len(theta)))
+    free = -one.value(theta) - 0.5 * np.linalg.slogdet(h / one.prior.c2)[1]
+    assert free < truth - 0.4
+
+
+@pytest.mark.parametrize("exact", [0, 1500])
+@pytest.mark.parametrize("form", FORMS)
+def test_without_transitions_a_token_without_a_label_is_no_token(form, exact, monkeypatch):
+    monkeypatch.setattr(_laplace, "EXACT", exact)
+    rng = np.random.default_rng(0)
+    lengths = [1, 4, 5, 3]
+    y, x = rng.integers(3, size=13), rng.normal(size=(13, 4))
+    missing = np.ones(13, bool)
+    missing[np.cumsum([0, *lengths[:-1]])] = False
+    part = goal(x, lengths, y, s=3, eta=0.0, missing=missing)
+    alone = goal(x[~missing], [1] * 4, y[~missing], s=3, eta=0.0)
+    theta = fitted(alone)
+    np.testing.assert_allclose(fitted(part), theta, atol=1e-6)
+    want = log_evidence(alone, theta, covariance=form)
+    assert log_evidence(part, theta, covariance=form).value == pytest.approx(want.value, rel=1e-6)
+
+
+def test_no_minimum_no_observed_information():
+    """Far from a minimum the second derivative has either sign: then what is free of labels is
+    used, and told."""
+    one = small(c2=0.01, missing=np.arange(100)[: small()._data.n_tokens] % 3 > 0)
+    theta = 3.0 * np.random.default_rng(0).normal(size=one.architecture.n_parameters)
+    assert np.linalg.eigvalsh(matrix(one, theta, "full"))[0] < 0
+    assert log_evidence(one, theta).fisher
+    assert not log_evidence(one, fitted(one)).fisher
 
 
 def test_block_evidence_with_learned_transitions():

@@ -10,7 +10,9 @@ from seqfield.linalg.krylov import (
     conjugate_gradients,
     dense,
     exact_log_determinant,
+    inverse_root,
     lanczos_log_determinant,
+    smallest_value,
 )
 
 
@@ -116,3 +118,22 @@ def test_dense_and_what_is_not_positive():
     np.testing.assert_allclose(dense(lambda v: v @ a, 70), a, atol=1e-12)
     with pytest.raises(InputError, match="positive definite"):
         lanczos_log_determinant(lambda v: -v, np.ones((1, 3)))
+
+
+def test_inverse_root():
+    a, rng = matrix(n=200, high=1e4), np.random.default_rng(0)
+    values, vectors = np.linalg.eigh(a)
+    z = rng.normal(size=(3, 200))
+    want = z @ (vectors / np.sqrt(values)) @ vectors.T
+    np.testing.assert_allclose(inverse_root(lambda v: v @ a, z, tol=1e-12), want, atol=1e-6)
+    loose = inverse_root(lambda v: v @ a, z)
+    assert np.linalg.norm(loose - want) < 1e-3 * np.linalg.norm(want)
+    with pytest.raises(InputError, match="not positive definite"):
+        inverse_root(lambda v: v @ (a - 2.0 * np.eye(200)), z)
+
+
+def test_smallest_value():
+    a = matrix(n=300, low=0.5)
+    found = smallest_value(lambda v: v @ a, 300)
+    assert 0.5 - 1e-9 < found < 0.6
+    assert smallest_value(lambda v: v @ (a - 1.0 * np.eye(300)), 300) < 0

@@ -1,7 +1,8 @@
 """Second derivatives of an objective as products with vectors: H = c2 I + J' W J.
 
 J is the linear map from theta to scores. W, block diagonal over sequences, is the covariance of
-node indicators and transition counts under p(y | x, theta); no matrix is ever formed.
+node indicators and transition counts under p(y | x, theta), less that given what is known where
+labels are missing; no matrix is ever formed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from seqfield._parallel import run
 from seqfield.chain import ChainScores, marginals, sample
-from seqfield.losses._base import ScoreTangent, covariance
+from seqfield.labels import Targets
+from seqfield.losses._base import Loss, ScoreTangent, covariance
 
 Floats = NDArray[np.float64]
 
@@ -38,23 +40,12 @@ class Full:
         return covariance(self.scores, self.weights, d_node, d_edge)
 
     def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
-        """The derivative of d' W d by the scores: of W d along d, since cumulants are symmetric."""
-        scores = self.scores
-        eps = STEP / max(1e-300, np.abs(d_node).max(), np.abs(d_edge).max())
+        """The derivative of d' W d by the scores."""
 
-        def at(r: float) -> ScoreTangent:
-            moved = ChainScores(
-                scores.node + r * d_node,
-                scores.edge + r * d_edge,
-                scores.offsets,
-                scores.start,
-                scores.end,
-                check=False,
-            )
-            return covariance(moved, self.weights, d_node, d_edge)
+        def at(scores: ChainScores) -> ScoreTangent:
+            return covariance(scores, self.weights, d_node, d_edge)
 
-        up, down = at(eps), at(-eps)
-        return ScoreTangent((up.node - down.node) / (2 * eps), (up.edge - down.edge) / (2 * eps))
+        return _third(at, self.scores, d_node, d_edge)
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
         """sqrt(w_i / m) sum_j (indicators of y_j - their mean), m labellings y_j ~ p(y | x).
@@ -84,15 +75,63 @@ class Full:
         return ScoreTangent(d_node, scale[:, None, None] * (each - LABELLINGS * mean.pairs))
 
 
+class Observed:
+    """The same where labels are missing: the covariance free of what is known less that given it,
+    which may have either sign, so that nothing has it as its covariance."""
+
+    def __init__(self, loss: Loss, scores: ChainScores, targets: Targets, weights: Floats) -> None:
+        self.loss, self.scores, self.targets, self.weights = loss, scores, targets, weights
+
+    def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """W times a direction of scores."""
+        return self.loss.tangent(self.scores, self.targets, self.weights, d_node, d_edge)
+
+    def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """The derivative of d' W d by the scores."""
+
+        def at(scores: ChainScores) -> ScoreTangent:
+            return self.loss.tangent(scores, self.targets, self.weights, d_node, d_edge)
+
+        return _third(at, self.scores, d_node, d_edge)
+
+
+def _third(
+    at: Callable[[ChainScores], ScoreTangent],
+    scores: ChainScores,
+    d_node: Floats,
+    d_edge: Floats,
+) -> ScoreTangent:
+    """The derivative of d' W d by the scores, given W d at any: that of W d along d, since
+    derivatives of one function are symmetric."""
+    eps = STEP / max(1e-300, np.abs(d_node).max(), np.abs(d_edge).max())
+    up, down = (
+        at(
+            ChainScores(
+                scores.node + r * d_node,
+                scores.edge + r * d_edge,
+                scores.offsets,
+                scores.start,
+                scores.end,
+                check=False,
+            )
+        )
+        for r in (eps, -eps)
+    )
+    return ScoreTangent((up.node - down.node) / (2 * eps), (up.edge - down.edge) / (2 * eps))
+
+
 class Block:
     """No covariances beyond one token or one pair: diag(P) - P P' for the label of a token, the
-    same for the pair of labels at a position (Altun 2005, 5.3.4)."""
+    same for the pair of labels at a position (Altun 2005, 5.3.4); of those that are known."""
 
-    def __init__(self, scores: ChainScores, weights: Floats) -> None:
+    def __init__(self, scores: ChainScores, targets: Targets, weights: Floats) -> None:
         found = marginals(scores, pairs="each")
         assert found.pairs is not None
         self.node, self.pairs = found.node, found.pairs
         self.scores, self.of_sequences = scores, weights
+        known = targets.mask(scores.n_labels).sum(axis=1) == 1
+        self.known, self.both = known.astype(np.float64), known.astype(np.float64)
+        self.both[1:] *= self.known[:-1]
         self.weights = np.repeat(weights, np.diff(scores.offsets))
 
     def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
@@ -109,7 +148,8 @@ class Block:
         # moves with the scores by the full covariance
         node = d_node * (d_node - 2.0 * (self.node * d_node).sum(axis=1, keepdims=True))
         mean = (self.pairs * d_edge).sum(axis=(1, 2), keepdims=True)
-        return covariance(self.scores, self.of_sequences, node, d_edge * (d_edge - 2.0 * mean))
+        node, edge = self._of_known(node, d_edge * (d_edge - 2.0 * mean))
+        return covariance(self.scores, self.of_sequences, node, edge)
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
         """A Gaussian: sqrt(p) z - p (sqrt(p) . z) has the covariance diag(p) - p p'."""
@@ -122,10 +162,12 @@ class Block:
         )
 
     def _weighted(self, weights: Floats, node: Floats, pairs: Floats) -> ScoreTangent:
-        each = weights[:, None, None] * pairs
-        return ScoreTangent(
-            weights[:, None] * node, each.sum(axis=0) if self.scores.stationary else each
-        )
+        node, each = self._of_known(weights[:, None] * node, weights[:, None, None] * pairs)
+        return ScoreTangent(node, each.sum(axis=0) if self.scores.stationary else each)
+
+    def _of_known(self, node: Floats, pairs: Floats) -> tuple[Floats, Floats]:
+        """Zeros for tokens whose label is not known, and pairs of which one is not."""
+        return self.known[:, None] * node, self.both[:, None, None] * pairs
 
 
 class Curvature:
@@ -152,6 +194,11 @@ class Curvature:
     def third(self, v: Floats) -> Floats:
         """The derivative of v' H v by theta, for each row of v (k, n)."""
         return self._by_row(v, "third")
+
+    @property
+    def drawable(self) -> bool:
+        """Whether W is the covariance of something that can be drawn."""
+        return all(hasattr(one, "draw") for one in self._covariances)
 
     def draws(self, n: int, rng: np.random.Generator) -> Floats:
         """n random vectors of covariance J' W J (n, n_parameters)."""

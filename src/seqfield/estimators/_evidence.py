@@ -35,7 +35,7 @@ from seqfield.kernels import Kernel
 from seqfield.kernels._pairs import Pairs
 from seqfield.kernels.gram import finite_block
 from seqfield.linalg.factor import lower_factor
-from seqfield.linalg.krylov import Multiply, conjugate_gradients, dense
+from seqfield.linalg.krylov import Multiply, conjugate_gradients, dense, inverse_root
 from seqfield.linalg.thin import thin_root
 from seqfield.optimisers.newton import NewtonCG
 from seqfield.priors import ElasticNet
@@ -95,10 +95,11 @@ class _Fit(NamedTuple):
 
 
 class _Traces(NamedTuple):
-    """Rows with share * sum s s' = Sigma and share * sum r r' = R, exactly or on average."""
+    """Rows with share * sum s s' = Sigma and share * sum u v' = R, exactly or on average."""
 
     s: Floats
-    r: Floats
+    u: Floats
+    v: Floats
     share: float
 
 
@@ -207,11 +208,11 @@ class KernelEvidence:
             covariance=self._covariance,
             probes=None if self._exact else _laplace.signs(len(f), self._seed, DRAWS)[:, fit.own],
         )
-        return Point(found.value, found.error, self._gradient(fit))
+        return Point(found.value, found.error, self._gradient(fit, found.fisher))
 
-    def _gradient(self, fit: _Fit) -> Floats:
+    def _gradient(self, fit: _Fit, fisher: bool) -> Floats:
         rooted, c2, g = fit.rooted, fit.c2, fit.g
-        w = self._table.curvature(fit.f, self._block, fisher=True)
+        w = self._table.curvature(fit.f, self._block and not fisher, fisher=fisher)
         traces = self._by_algebra(fit, w) if self._exact else self._drawn(fit, w)
         q = -0.5 * traces.share * w.third(traces.s).sum(axis=0)
         # (I + W C)^-1 q = q - W L H^-1 L' q, with the true second derivative: the optimum's own
@@ -224,8 +225,8 @@ class KernelEvidence:
         inner = found.x
         moved = q - true(rooted.values(inner))[0]
         # all terms are u' dC v: collect them by left and right vectors
-        left = np.vstack([0.5 * g + moved, -0.5 * traces.share * traces.r])
-        right = np.vstack([g, traces.r])
+        left = np.vstack([0.5 * g + moved, -0.5 * traces.share * traces.u])
+        right = np.vstack([g, traces.v])
         n, s = rooted.size, rooted.n_labels
         cut = n * s
         by_kernel = []
@@ -248,20 +249,26 @@ class KernelEvidence:
         m = fit.rooted.n_parameters
         root = lower_factor(dense(fit.whitened(w), m))
         s = fit.rooted.values(scipy.linalg.solve_triangular(root, np.eye(m), lower=True))
-        ws = w(s)
-        values, vectors = scipy.linalg.eigh(dense(w, s.shape[1]) - ws.T @ ws)
-        return _Traces(s, (vectors * np.sqrt(np.maximum(values, 0.0))).T, 1.0)
+        ws, n = w(s), s.shape[1]
+        return _Traces(s, dense(w, n) - ws.T @ ws, np.eye(n), 1.0)
 
     def _drawn(self, fit: _Fit, w: Curvature) -> _Traces:
-        # s = L H^-1 (sqrt(c2) z + L' u) has the covariance Sigma, and then r = W s - u has R:
-        # with c = L z / sqrt(c2), a draw from the prior, r is also C^-1 (c - s)
-        rng, rooted = np.random.default_rng(self._seed), fit.rooted
+        rng, rooted, h = np.random.default_rng(self._seed), fit.rooted, fit.whitened(w)
         z = rng.normal(size=(DRAWS, len(fit.f)))[:, fit.own]
-        u = w.draws(DRAWS, rng)
-        right = np.sqrt(fit.c2) * z + rooted.pull_values(u)
-        found = conjugate_gradients(fit.whitened(w), right, tol=_laplace.TOLERANCE)
-        s = rooted.values(found.x)
-        return _Traces(s, w(s) - u, 1.0 / DRAWS)
+        if w.drawable:
+            # s = L H^-1 (sqrt(c2) z + L' u) has the covariance Sigma, and then r = W s - u has R:
+            # with c = L z / sqrt(c2), a draw from the prior, r is also C^-1 (c - s)
+            u = w.draws(DRAWS, rng)
+            right = np.sqrt(fit.c2) * z + rooted.pull_values(u)
+            s = rooted.values(conjugate_gradients(h, right, tol=_laplace.TOLERANCE).x)
+            r = w(s) - u
+            return _Traces(s, r, r, 1.0 / DRAWS)
+        # R = W - W L H^-1 L' W may have either sign: R = E[R v v'] for signs v
+        s = rooted.values(inverse_root(h, z))
+        v = rng.choice([-1.0, 1.0], size=(DRAWS, len(fit.f)))
+        wv = w(v)
+        inner = conjugate_gradients(h, rooted.pull_values(wv), tol=_laplace.TOLERANCE).x
+        return _Traces(s, wv - w(rooted.values(inner)), v, 1.0 / DRAWS)
 
     def _check_budget(self, n: int, budget: float) -> None:
         # inner products, distances, gram matrix, its root, what it is the root of; derivatives

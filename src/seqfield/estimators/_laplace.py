@@ -1,8 +1,9 @@
 """Laplace approximation: a Gaussian at the MAP estimate, its mass and draws from it.
 
 p(theta | y) is about N(map, H^-1) with H = c2 I + J' W J, W the covariance of all indicators within
-each sequence ("full"), or within each token and pair alone ("block", Altun 2005, 5.3.4).
-Everything is in coordinates with the prior N(0, I / c2).
+each sequence ("full"), or within each token and pair alone ("block", Altun 2005, 5.3.4). Where
+labels are missing, W is that covariance less the one given what is known ("full"), or that of known
+tokens and pairs alone ("block"). Everything is in coordinates with the prior N(0, I / c2).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from seqfield.linalg.krylov import (
     conjugate_gradients,
     dense,
     exact_log_determinant,
+    inverse_root,
     lanczos_log_determinant,
+    smallest_value,
 )
 
 Floats = NDArray[np.float64]
@@ -36,11 +39,13 @@ TOLERANCE = 1e-4
 
 
 class Evidence(NamedTuple):
-    """log p(y) by Laplace's method, the standard error of its random part, and log det(H / c2)."""
+    """log p(y) by Laplace's method, the standard error of its random part, log det(H / c2), and
+    whether H counts what is not known, as it must where it is not positive definite otherwise."""
 
     value: float
     error: float
     log_det: float
+    fisher: bool = False
 
 
 def log_evidence(
@@ -57,7 +62,8 @@ def log_evidence(
     determinant is estimated from random vectors, the same 48 ones for the same seed: differences
     between models have a smaller error than each value.
     """
-    h, c2, n = _posterior(objective, theta, covariance), objective.prior.c2, len(theta)
+    c2, n = objective.prior.c2, len(theta)
+    h, fisher = _posterior(objective, theta, covariance)
 
     def multiply(v: Floats) -> Floats:
         return h(v) / c2
@@ -69,7 +75,7 @@ def log_evidence(
         # each term to a hundredth of what it varies by
         found = lanczos_log_determinant(multiply, given, tol=1e-4)
     value = -objective.value(theta) - 0.5 * found.value
-    return Evidence(value, 0.5 * found.error, found.value)
+    return Evidence(value, 0.5 * found.error, found.value, fisher)
 
 
 def posterior_samples(
@@ -80,12 +86,14 @@ def posterior_samples(
     covariance: str = "full",
 ) -> Floats:
     """Draws (n_samples, n_parameters) from N(theta, H^-1) at the MAP estimate theta."""
-    h, n = _posterior(objective, theta, covariance), len(theta)
+    h, n = _posterior(objective, theta, covariance)[0], len(theta)
     z = rng.normal(size=(n_samples, n))
     if n <= EXACT:
         # H = K K': K^-T z has the covariance H^-1
         root = lower_factor(dense(h, n))
         return np.asarray(theta + scipy.linalg.solve_triangular(root, z.T, trans=1, lower=True).T)
+    if not h.drawable:
+        return theta + inverse_root(h, z)
     # sqrt(c2) z + J' u has the covariance H, and H^-1 times that has H^-1
     right = np.sqrt(objective.prior.c2) * z + h.draws(n_samples, rng)
     return theta + conjugate_gradients(h, right, tol=TOLERANCE).x
@@ -103,8 +111,8 @@ def is_block(covariance: str) -> bool:
     return covariance == "block"
 
 
-def _posterior(objective: Objective, theta: Floats, covariance: str) -> Curvature:
-    """H, positive definite also where labels are missing."""
+def _posterior(objective: Objective, theta: Floats, covariance: str) -> tuple[Curvature, bool]:
+    """H, positive definite, and whether it counts what is not known."""
     prior: Any = objective.prior
     if prior.c1 > 0 or prior.c2 == 0:
         raise CapabilityError("the Laplace approximation needs a Gaussian prior: c1=0 and c2 > 0")
@@ -113,4 +121,8 @@ def _posterior(objective: Objective, theta: Floats, covariance: str) -> Curvatur
             "the Laplace approximation needs coordinates with the plain inner product: use a "
             "root of the gram matrix"
         )
-    return objective.curvature(theta, is_block(covariance), fisher=True)
+    h = objective.curvature(theta, is_block(covariance))
+    # at a minimum it is positive definite, but the search for one may have ended early
+    if h.drawable or smallest_value(h, len(theta)) > 0.0:
+        return h, False
+    return objective.curvature(theta, fisher=True), True

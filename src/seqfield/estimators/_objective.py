@@ -15,7 +15,7 @@ from seqfield._parallel import check_jobs, run
 from seqfield.chain import ChainScores, marginals, viterbi
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError
-from seqfield.estimators._curvature import Block, Curvature, Full
+from seqfield.estimators._curvature import Block, Curvature, Full, Observed
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.priors import ElasticNet
@@ -237,17 +237,17 @@ class Objective:
         ``block`` leaves out all covariances between different positions. With labels not known
         exactly the loss is a difference of two convex functions and its second derivative may be
         indefinite; ``fisher`` keeps the first of them alone, the covariance of p(y | x) free of
-        what is known: positive semi-definite, as the posterior covariance of a Laplace
-        approximation must be. ``block`` does so always.
+        what is known, which never is.
         """
         lifted = self.architecture.lift(theta)
-        kind = Block if block else Full
 
-        def work(shard: Shard) -> Any:
-            scores = self._scores(lifted, shard)
-            if block or fisher:
-                return kind(self.loss.free(scores, shard.targets), shard.weights)
-            return partial(self.loss.tangent, scores, shard.targets, shard.weights)
+        def work(shard: Shard) -> Block | Full | Observed:
+            scores, targets = self._scores(lifted, shard), shard.targets
+            if block:
+                return Block(self.loss.free(scores, targets), targets, shard.weights)
+            if fisher or targets.allowed is None:
+                return Full(self.loss.free(scores, targets), shard.weights)
+            return Observed(self.loss, scores, targets, shard.weights)
 
         covariances = run(work, self._shards, self.n_jobs)
         designs = [shard.design for shard in self._shards]

@@ -111,8 +111,7 @@ class GPSC(KernelEstimator):
     classes_ : labels in column order
     kernel_ : the kernel, with what it took from the data or learned; c2_, eta_ : likewise
     log_evidence_, log_evidence_error_ : log p(y) by Laplace's method and the standard error of
-        its random part (posterior="laplace"); with labels missing the posterior's covariance is
-        that of the model free of them
+        its random part (posterior="laplace")
     transitions_ : (S, S) transition scores
     objective_ : final value
     gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_landmarks``,

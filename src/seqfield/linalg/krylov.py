@@ -107,18 +107,88 @@ def lanczos_log_determinant(
     >>> round(found.value, 6), round(found.error, 6)
     (1.0, 0.0)
     """
-    k, n = probes.shape
-    steps = min(steps, n)
-    size = max(1, BASIS // (n * steps))
-    terms = np.concatenate(
-        [_quadrature(multiply, probes[a : a + size], steps, tol) for a in range(0, k, size)]
-    )
-    error = float(terms.std(ddof=1) / np.sqrt(k)) if k > 1 else np.inf
+    found = [part.quadratic for part in _by_lanczos(multiply, probes, np.log, steps, tol)]
+    terms = np.concatenate(found)
+    error = float(terms.std(ddof=1) / np.sqrt(len(terms))) if len(terms) > 1 else np.inf
     return LogDeterminant(float(terms.mean()), error)
 
 
-def _quadrature(multiply: Multiply, z: Floats, steps: int, tol: float) -> Floats:
-    """z' log(A) z for each row."""
+def inverse_root(multiply: Multiply, z: Floats, steps: int = 300, tol: float = 1e-8) -> Floats:
+    """A^(-1/2) z for each row of z (k, n) and a symmetric positive definite A: with z ~ N(0, I),
+    draws of covariance A^-1. The recursion ends where z' A^(-1/2) z has settled to ``tol``.
+
+    >>> inverse_root(lambda v: v * [1.0, 4.0], np.array([[1.0, 1.0]])).round(6)
+    array([[1. , 0.5]])
+    """
+    parts = _by_lanczos(multiply, z, lambda values: values**-0.5, steps, tol)
+    return np.vstack([part.image for part in parts])
+
+
+def smallest_value(multiply: Multiply, n: int, steps: int = 50) -> float:
+    """The smallest eigenvalue of a symmetric A (n, n), or a number not far above it.
+
+    >>> round(smallest_value(lambda v: v * [3.0, -2.0], 2), 6)
+    -2.0
+    """
+    start = np.random.default_rng(0).normal(size=(1, n))
+    found = _recursion(multiply, start, min(steps, n), None)
+    return float(_ritz(found.alpha[0], found.beta[0], found.sizes[0])[0][0])
+
+
+class _Function(NamedTuple):
+    """z' f(A) z (k,) and f(A) z (k, n)."""
+
+    quadratic: Floats
+    image: Floats
+
+
+class _Basis(NamedTuple):
+    """Of each row: orthonormal vectors (k, steps, n), the tridiagonal matrix that A is in them,
+    and how many of them there are."""
+
+    vectors: Floats
+    alpha: Floats
+    beta: Floats
+    sizes: NDArray[np.int64]
+
+
+def _by_lanczos(
+    multiply: Multiply, z: Floats, function: Callable[[Floats], Floats], steps: int, tol: float
+) -> list[_Function]:
+    """f(A) of a positive definite A by Lanczos recursions from the rows of z, some at a time."""
+
+    def term(alpha: Floats, beta: Floats, m: int) -> float:
+        values, vectors = _positive(alpha, beta, m)
+        return float(vectors[0] ** 2 @ function(values))
+
+    k, n = z.shape
+    steps = min(steps, n)
+    size = max(1, BASIS // (n * steps))
+    out = []
+    for a in range(0, k, size):
+        rows = z[a : a + size]
+        found = _recursion(multiply, rows, steps, _Settled(term, tol))
+        square = np.einsum("ij,ij->i", rows, rows)
+        quadratic, image = np.empty(len(rows)), np.empty_like(rows)
+        for i, m in enumerate(found.sizes):
+            # f(A) z = |z| Q U f(l) U' e_1
+            values, vectors = _positive(found.alpha[i], found.beta[i], m)
+            weights = vectors[0] * function(values)
+            quadratic[i] = square[i] * (vectors[0] @ weights)
+            image[i] = np.sqrt(square[i]) * ((vectors @ weights) @ found.vectors[i, :m])
+        out.append(_Function(quadratic, image))
+    return out
+
+
+class _Settled(NamedTuple):
+    """When a recursion may end: no term (of a row's tridiagonal matrix) moves by more than ``tol``
+    of the largest."""
+
+    term: Callable[[Floats, Floats, int], float]
+    tol: float
+
+
+def _recursion(multiply: Multiply, z: Floats, steps: int, rule: _Settled | None) -> _Basis:
     k, n = z.shape
     square = np.einsum("ij,ij->i", z, z)
     basis = np.zeros((k, steps, n))
@@ -140,25 +210,29 @@ def _quadrature(multiply: Multiply, z: Floats, steps: int, tol: float) -> Floats
         over = beta[rows, j] <= 1e-12 * scale
         sizes[rows[over]], going[rows[over]] = j + 1, False
         rows, w = rows[~over], w[~over]
-        if (j + 1) % PERIOD == 0 and len(rows):
-            now = np.array([_term(alpha[r], beta[r], j + 1) for r in rows]) * square[rows]
-            settled = np.abs(now - before[rows]).max() <= tol * np.abs(now).max()
+        if rule is not None and (j + 1) % PERIOD == 0 and len(rows):
+            now = np.array([rule.term(alpha[r], beta[r], j + 1) for r in rows]) * square[rows]
+            settled = np.abs(now - before[rows]).max() <= rule.tol * np.abs(now).max()
             before[rows] = now
             if settled:
                 sizes[rows], going[rows] = j + 1, False
         if not going.any():
             break
         q[rows] = w / beta[rows, j][:, None]
-    terms = [_term(a, b, m) for a, b, m in zip(alpha, beta, sizes, strict=True)]
-    return np.asarray(square * terms)
+    return _Basis(basis, alpha, beta, sizes)
 
 
-def _term(alpha: Floats, beta: Floats, m: int) -> float:
-    """sum_j v_j^2 log(l_j) of the leading m x m tridiagonal matrix."""
+def _ritz(alpha: Floats, beta: Floats, m: int) -> tuple[Floats, Floats]:
+    """Eigenvalues, the smallest first, and eigenvectors of the leading m x m tridiagonal matrix."""
     values, vectors = scipy.linalg.eigh_tridiagonal(alpha[:m], beta[: m - 1])
+    return values, vectors
+
+
+def _positive(alpha: Floats, beta: Floats, m: int) -> tuple[Floats, Floats]:
+    values, vectors = _ritz(alpha, beta, m)
     if values[0] <= 0.0:
-        raise InputError("the logarithm of a determinant needs a positive definite operator")
-    return float(vectors[0] ** 2 @ np.log(values))
+        raise InputError("the operator is not positive definite")
+    return values, vectors
 
 
 def dense(multiply: Multiply, n: int, block: int = 64) -> Floats:
