@@ -848,3 +848,118 @@ def test_calibration_with_unlabelled_sequences():
     assert model.temperature_ > 0
     with pytest.raises(InputError, match="with labels"):
         make(calibrate=True).fit(X, [row if k < 2 else None for k, row in enumerate(Y)])
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_values_too_large_for_float32(form):
+    with pytest.raises(InputError, match=r"is 1e\+39 for tokens 0 and 0.* gram_dtype=\"float64\""):
+        make(1e39 * RBF(1.0), gram_dtype="float32", **FORMS[form]).fit(X, Y)
+
+
+def test_values_too_large_for_float32_in_a_kernel_crf():
+    with pytest.raises(InputError, match=r"is 1e\+39 for tokens 0 and 0.* gram_dtype=\"float64\""):
+        sf.KernelCRF(1e39 * RBF(1.0), gram_dtype="float32").fit(X, Y)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_cosines_of_functions_that_are_no_kernel(form):
+    with pytest.raises(InputError, match=r"not positive semi-definite: -.* for row \d+ with"):
+        make(Normalized(Callable(negative)), **FORMS[form]).fit(X, Y)
+
+
+def given_again(kernel, x, y, path, **wanted):
+    """The kernel as given, of a model that was saved and loaded."""
+    make(kernel, **wanted).fit(x, y).save(path)
+    return sf.load(path).kernel
+
+
+def test_a_loaded_model_is_trained_again_on_the_columns_of_its_prefix(tmp_path):
+    x, y = ATTRIBUTES
+    kernel = given_again(Columns(Linear(), "U0"), x, y, tmp_path / "m.sf", features=TEMPLATE)
+    assert kernel.columns == "U0"
+    order = "U1:%x[0,1]\nU0:%x[0,0]\nB"
+    fresh, again = (
+        make(k, features=order).fit(x, y).kernel_ for k in (Columns(Linear(), "U0"), kernel)
+    )
+    np.testing.assert_array_equal(again.columns, fresh.columns)
+
+
+some_at_bounds = pytest.mark.filterwarnings("ignore:the evidence is largest at a bound")
+
+
+@some_at_bounds
+@pytest.mark.parametrize("columns", [slice(-2, None), [-1], [0, 2], np.array([0, 2])], ids=repr)
+def test_a_loaded_model_has_the_kernel_that_was_given(columns, tmp_path):
+    """Not what was taken from the data, or learned."""
+    kernel = given_again(
+        Columns(RBF(), columns) + 2.0, X, Y, tmp_path / "m.sf", optimize_kernel=True
+    )
+    assert (kernel.left.kernel.length_scale, kernel.right.value) == ("auto", 2.0)
+    wide = np.hstack([STACKED, STACKED])
+    expected = Columns(Linear(), columns).fit(wide).columns
+    np.testing.assert_array_equal(kernel.fit(wide).left.columns, expected)
+
+
+@some_at_bounds
+def test_a_loaded_model_has_the_scale_that_was_given(tmp_path):
+    kernel = 2.0 * Precomputed(GRAM)
+    again = given_again(kernel, NUMBERS, Y, tmp_path / "m.sf", optimize_kernel=True)
+    assert again.scale == 2.0
+    np.testing.assert_array_equal(again.kernel.gram, GRAM)
+
+
+def test_damaged_kernels_as_given(tmp_path):
+    path = tmp_path / "m.sf"
+    make(2.0 * Precomputed(GRAM)).fit(NUMBERS, Y).save(path)
+    header, arrays = read_model(path)
+    given = header["params"]["kernel"]
+    assert given["arrays"] == ["kernel/gram"]
+    for bad in ([], [["kernel/gram"]], 1, None):
+        given["arrays"] = bad
+        write_model(path, header, arrays)
+        with pytest.raises(ModelFileError):
+            sf.load(path)
+
+
+def test_a_kernel_that_was_changed_after_fitting(tmp_path):
+    model = make(RBF(1.0)).fit(X, Y).set_params(kernel=Precomputed(GRAM))
+    model.save(tmp_path / "m.sf")
+    again = sf.load(tmp_path / "m.sf")
+    np.testing.assert_array_equal(probabilities(again), probabilities(model))
+    assert isinstance(again.kernel, RBF)
+
+
+def test_kernels_of_earlier_files(tmp_path):
+    """They have None for a kernel that holds arrays: that of the fitted one is taken."""
+    path = tmp_path / "m.sf"
+    make(Columns(RBF(1.0), [0, 2])).fit(X, Y).save(path)
+    header, arrays = read_model(path)
+    header["params"]["kernel"] = {"kernel": None}
+    write_model(path, header, arrays)
+    np.testing.assert_array_equal(sf.load(path).kernel.columns, [0, 2])
+
+
+@pytest.mark.parametrize("training", [np.asarray, sp.csr_array])
+def test_a_function_gets_new_tokens_in_the_form_of_training(training):
+    forms = set()
+
+    def function(x, z):
+        forms.update((type(x), type(z)))
+        found = x @ z.T
+        return found.toarray() if sp.issparse(found) else found
+
+    model = make(function).fit([training(x) for x in X], Y)
+    same = probabilities(model, [training(x) for x in NEW])
+    forms.clear()
+    for form in (np.asarray, sp.csr_array):
+        found = probabilities(model, [form(x) for x in NEW])
+        np.testing.assert_allclose(found, same, rtol=1e-9)
+    assert len(forms) == 1
+
+
+def test_explicit_triples_of_a_small_constant():
+    a, b = (
+        make(Polynomial(3, coef0=0.1), explicit=explicit, tol=1e-10).fit(BINARY, Y)
+        for explicit in (True, False)
+    )
+    assert a.objective_ == pytest.approx(b.objective_, rel=1e-7)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from seqfield.errors import CapabilityError, InputError
+from seqfield.errors import InputError
 from seqfield.kernels import RBF, Callable, Columns, Linear, Normalized, Precomputed, restore
 
 NAMES = ["w=a", "tag=N", "w=b", "tag=V", "w"]
@@ -55,8 +57,55 @@ def test_prefix_before_fit():
     kernel = Columns(Linear(), "w")
     with pytest.raises(InputError, match="fit the kernel first"):
         kernel(np.eye(5))
-    with pytest.raises(CapabilityError, match="only a fitted kernel"):
-        kernel.state()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["tag=", "", slice(1, 3), slice(None, None, -2), slice(np.int64(-2), None), [0, -1], []],
+    ids=repr,
+)
+def test_columns_as_given_come_back_from_a_file(columns):
+    header, arrays = Columns(Linear(), columns).state()
+    again = restore(json.loads(json.dumps(header)), arrays)
+    assert type(again.columns) is (np.ndarray if columns == [] else type(columns))
+    for width in (5, 4):  # what a slice or a number from the end stands for depends on the data
+        x, names = np.eye(width), NAMES[:width]
+        found = again.fit(x, names).columns
+        np.testing.assert_array_equal(found, Columns(Linear(), columns).fit(x, names).columns)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        None,
+        1,
+        {},
+        {"slice": [0, 1]},
+        {"slice": [0, 1, 0]},
+        {"slice": [0, 1, 0.5]},
+        {"slice": [0, "x", None]},
+        {"slice": [True, 1, None]},
+        {"slice": "abc"},
+        {"slice": [0, 1, None], "more": 1},
+        [0.5],
+        [[1]],
+        [True],
+        ["a"],
+        [-(2**70)],
+    ],
+    ids=repr,
+)
+def test_damaged_columns_as_given(columns):
+    header, _ = Columns(Linear(), "w").state()
+    for own in ({"columns": columns}, {"columns": "w", "more": 1}, {"other": "w"}):
+        with pytest.raises(InputError):
+            restore(header | {"own": own}, {})
+
+
+@pytest.mark.parametrize("columns", [slice("a", "b"), slice(0, 2, 0), slice(0.5, None)], ids=repr)
+def test_bad_slices(columns):
+    with pytest.raises(InputError, match=r"Columns: .* slice"):
+        Columns(Linear(), columns)(np.eye(3))
 
 
 @pytest.mark.parametrize("columns", [[0.5], [[1]], None, ["a"]])
@@ -85,6 +134,21 @@ def test_function_takes_what_comes():
     x = sp.csr_array(np.eye(3))
     np.testing.assert_array_equal(Callable(function)(x, x[:2]), np.ones((3, 2)))
     assert seen == [(sp.csr_array, sp.csr_array)]
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csr_matrix])
+@pytest.mark.parametrize("other", [np.asarray, sp.csr_array, sp.csr_matrix])
+def test_function_gets_tokens_of_one_form(form, other):
+    """That of z, which the tokens of training are."""
+    seen = []
+
+    def function(x, z):
+        seen.append((type(x), type(z)))
+        return x @ z.T
+
+    x = np.eye(3)
+    np.testing.assert_array_equal(Callable(function)(form(x), other(x[:2])), x[:, :2])
+    assert seen == [2 * (type(other(x)),)]
 
 
 def test_function_may_give_a_sparse_matrix():

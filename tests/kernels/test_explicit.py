@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from seqfield.errors import BudgetError, InputError
 from seqfield.kernels import RBF, Columns, Constant, Linear, Normalized, Polynomial
-from seqfield.kernels.combined import Quadratic, Triples
+from seqfield.kernels.combined import Quadratic, Triples, UpToPairs
 from seqfield.kernels.explicit import restore
 
 
@@ -30,6 +30,9 @@ EXPANDABLE = [
     Polynomial(3, 1.0),
     Polynomial(3, 0.7),
     Polynomial(3, 2.5),
+    Polynomial(3, 0.1),
+    Polynomial(3, 0.0),
+    Normalized(Polynomial(3, 0.0)),
     3 * Polynomial(2) + Linear() + 0.5,
     Normalized(Polynomial(3)),
     0 * Polynomial(2) + Linear(),
@@ -66,9 +69,7 @@ def test_many_attributes_in_common():
         np.testing.assert_array_equal((features @ features.T).toarray(), kernel(x))
 
 
-@pytest.mark.parametrize(
-    "kernel", [RBF(1.0), Polynomial(3, 0.0), Polynomial(4), Linear() * Linear(), Linear() ** 2]
-)
+@pytest.mark.parametrize("kernel", [RBF(1.0), Polynomial(4), Linear() * Linear(), Linear() ** 2])
 def test_no_features(kernel):
     for k in (kernel, Linear() + kernel, kernel + Linear(), 2 * kernel, Columns(kernel, [0])):
         assert k.expansion(binary()) is None
@@ -227,6 +228,30 @@ def test_damaged_state(change, arrays):
     assert restore(header, found).n_columns == Polynomial(2).expansion(binary()).n_columns
     with pytest.raises(InputError):
         restore(header | change, found | arrays)
+
+
+@pytest.mark.parametrize("terms", [None, 1.0, [1.0, 1.0], [1.0, -1.0, 1.0], ["x", 1.0, 1.0]])
+def test_damaged_terms(terms):
+    header, arrays = UpToPairs.learn(binary(), (1.0, 2.0, 3.0)).state()
+    restore(header, arrays)
+    with pytest.raises(InputError):
+        restore(header | {"own": {"width": 40, "terms": terms}}, arrays)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_a_constant_that_overflows(degree):
+    expansion = Polynomial(degree, 1e200 if degree == 2 else 1e110).expansion(binary())
+    assert np.isinf(expansion.squared_norms(binary())).all()
+
+
+def test_pairs_of_earlier_files():
+    """The first column of a shifted square may be negative, as its weight expects."""
+    x = binary()
+    header, arrays = Quadratic.learn(x, 1.0).state()
+    phi = restore(header | {"own": {"width": 40, "coef0": -0.25}}, arrays).transform(x)
+    np.testing.assert_array_equal(phi[:, 0].toarray(), -0.25)
+    expected = (x.astype(float) @ x.T.astype(float)).toarray() - 0.25
+    np.testing.assert_allclose((phi @ phi.T).toarray(), expected**2, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("columns", [[-1, 0], [0, 40], [0]])

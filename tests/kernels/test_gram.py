@@ -173,6 +173,23 @@ def test_large_numbers_are_no_overflow():
     assert (gram(Linear(), x, budget=1e9) == 1e306).all()
 
 
+def test_values_too_large_for_float32_name_the_tokens():
+    x = np.zeros((40, 1))
+    x[17] = 1e20
+    assert gram(Linear(), x, budget=1e9).max() == 1e40
+    with pytest.raises(
+        InputError, match=r"is 1e\+40 for tokens 17 and 17.* gram_dtype=\"float64\""
+    ):
+        gram(Linear(), x, budget=1e9, dtype=np.float32)
+    with pytest.raises(InputError, match=r"is -1e\+40 for tokens 17 and 1"):
+        gram(Linear(), x, -x[16:], budget=1e9, dtype=np.float32)
+
+
+def test_large_numbers_fit_into_float32():
+    x = np.full((40, 1), 1e19)  # the sum of a block is beyond float32, no value is
+    assert (gram(Linear(), x, budget=1e9, dtype=np.float32) == np.float32(1e38)).all()
+
+
 def test_nan_of_a_function_names_the_tokens():
     def function(x, z):
         out = x @ z.T

@@ -14,6 +14,7 @@ from seqfield.kernels import (
     Columns,
     Constant,
     Graph,
+    InverseFrequency,
     Kernel,
     Linear,
     Matern,
@@ -36,6 +37,15 @@ WIDTH = 6
 
 def inner(x, z):
     return (x @ z.T).toarray() if sp.issparse(x) else x @ z.T
+
+
+def tokens(seed=0, n=14):
+    """Rows with zeros, an empty row and equal rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, WIDTH)) * (rng.random((n, WIDTH)) < 0.6)
+    x[2] = 0.0
+    x[5] = x[1]
+    return x
 
 
 #: kernels of rows of any numbers
@@ -63,19 +73,11 @@ CASES = {
     "columns of columns": Columns(Columns(RBF(0.9), [1, 2]), [5, -2, 3]),
     "thesis": Linear() + 5 * Normalized(Linear()) ** 3,
     "many": (RBF(1.1) + 0.5) * Matern(0.7) ** 2 + 2 * Columns(Linear(), slice(0, 2)),
+    "rare features": InverseFrequency(Linear() + 2.0 * RBF(0.9), 0.3).fit(tokens()),
     "callable": Callable(inner),
     "callable in sum": 0.5 * Callable(inner) + RBF(1.0),
 }
 cases = pytest.mark.parametrize("kernel", CASES.values(), ids=CASES.keys())
-
-
-def tokens(seed=0, n=14):
-    """Rows with zeros, an empty row and equal rows."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, WIDTH)) * (rng.random((n, WIDTH)) < 0.6)
-    x[2] = 0.0
-    x[5] = x[1]
-    return x
 
 
 def test_every_class_is_in_the_battery():
@@ -174,7 +176,8 @@ def test_scikit_learn_conventions(kernel):
     copy = clone(kernel)
     assert copy is not kernel
     assert repr(copy) == repr(kernel)
-    np.testing.assert_array_equal(copy(tokens()), kernel(tokens()))
+    x = tokens()
+    np.testing.assert_array_equal(copy.fit(x)(x), kernel.fit(x)(x))
     copy.set_params(**kernel.get_params(deep=False))
     assert repr(copy) == repr(kernel)
 
@@ -197,7 +200,8 @@ def test_state(kernel):
         return
     copy = restore(*fitted.state())
     assert type(copy) is type(kernel)
-    np.testing.assert_array_equal(copy(tokens()), kernel(tokens()))
+    x = tokens()
+    np.testing.assert_array_equal(copy.fit(x)(x), kernel.fit(x)(x))
     assert copy.parameter_names == kernel.parameter_names
 
 
@@ -298,6 +302,21 @@ def test_powers(exponent):
 def test_zero_rows_are_unlike_all():
     g = Normalized(Linear())(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
     np.testing.assert_array_equal(g, np.diag([0.0, 1.0, 0.0]))
+
+
+def test_no_cosine_of_what_is_no_covariance():
+    """A negative k(x, x) has no root; it must not pass for a token without features."""
+    x = np.array([[0.0], [1.0], [2.0]])
+    kernel = Normalized(Callable(lambda x, z: np.where(x == 2, -1.0, 1.0) * (x @ z.T)))
+    for use in (kernel, kernel.diagonal):
+        with pytest.raises(InputError, match=r"not positive semi-definite: -4 for row 2"):
+            use(x)
+    with pytest.raises(InputError, match="for row 1"):
+        kernel(x[:2], x[1:])
+    # but what rounding leaves of 0 is 0
+    kernel = Normalized(Callable(lambda x, z: x @ z.T - 1e-15 * (x == z.T)))
+    np.testing.assert_array_equal(kernel.diagonal(x), [0.0, 1.0, 1.0])
+    assert kernel(x[:0]).shape == (0, 0)
 
 
 def test_equal_rows_have_no_distance():

@@ -19,6 +19,7 @@ from seqfield._compile import inlined
 from seqfield.architectures.lookup import Lookup, Values
 from seqfield.errors import BudgetError
 from seqfield.kernels.covariance import Covariance, Factored, Matrix
+from seqfield.kernels.gram import store
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
@@ -138,7 +139,8 @@ class Growing:
             slot[slot >= self._n_held] = -1
             new = np.unique(wanted[slot[wanted] < 0])
         places = self._n_held + np.arange(len(new))
-        gram[places] = self.dual.covariance.columns(new).T
+        rows = self.dual.covariance.columns(new).T
+        store(gram[self._n_held : self._n_held + len(new)], rows, new.tolist(), range(gram.shape[1]))
         slot[new] = places
         self._n_held += len(new)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,13 @@ if TYPE_CHECKING:
 REGISTRY: dict[str, type[SequenceEstimator]] = {}
 
 
-#: stands for a kernel that is saved as the fitted one
-FITTED = object()
+@dataclass(frozen=True)
+class Given:
+    """A kernel as it was given, without its arrays: the fitted one has the same. No header stands
+    for the fitted kernel itself."""
+
+    header: Any
+    arrays: list[str]
 
 
 def register(cls: type[Any]) -> type[Any]:
@@ -152,7 +158,7 @@ def _param_to_json(value: Any) -> Any:
         inner = {k: _param_to_json(v) for k, v in value.get_params(deep=False).items()}
         return {"encoder": type(value).__name__, "params": inner}
     if isinstance(value, Kernel):
-        return {"kernel": _plain_kernel(value)}
+        return _kernel_to_json(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.generic):
@@ -175,7 +181,7 @@ def _param_from_json(thing: Any) -> Any:
             inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
             return ENCODERS[thing["encoder"]](**inner)
         if "kernel" in thing:
-            return FITTED if thing["kernel"] is None else restore(thing["kernel"], {})
+            return Given(thing["kernel"], thing.get("arrays", []))
         if "list" in thing:
             return [_param_from_json(v) for v in thing["list"]]
         if "items" in thing:
@@ -185,21 +191,28 @@ def _param_from_json(thing: Any) -> Any:
     return label_from_json(thing)
 
 
-def _plain_kernel(kernel: Kernel) -> Any:
-    """The header of a kernel; None for one that holds arrays or is complete only when fitted, as
-    the fitted one is saved anyway."""
+def _kernel_to_json(kernel: Kernel) -> Any:
+    """A kernel as given: its header and the names of its arrays, as the fitted kernel is saved with
+    the same ones; no header for one that can be saved only when fitted."""
     try:
         header, arrays = kernel.state()
     except CapabilityError:
-        return None
-    return None if arrays else header
+        return {"kernel": None}
+    return {"kernel": header} | ({"arrays": sorted(arrays)} if arrays else {})
 
 
 def _with_fitted(given: Any, fitted: Any) -> Any:
-    """Kernels as given, with the fitted ones where those were not saved themselves."""
+    """Kernels as given, with what the fitted ones hold for them."""
     if isinstance(given, list):
         return [_with_fitted(*pair) for pair in zip(given, fitted, strict=True)]
-    return fitted if given is FITTED else given
+    if not isinstance(given, Given):
+        return given
+    # one kernel may be fitted for each label, on the same tokens
+    _, held = (fitted[0] if isinstance(fitted, list) else fitted).state()
+    # they differ in what they hold if the argument was changed after fitting
+    if given.header is None or not set(given.arrays) <= set(held):
+        return fitted
+    return restore(given.header, {name: held[name] for name in given.arrays})
 
 
 def _version() -> str:

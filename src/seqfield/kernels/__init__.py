@@ -22,6 +22,7 @@ from seqfield.kernels.standard import (
     Polynomial,
     RationalQuadratic,
 )
+from seqfield.kernels.weighted import InverseFrequency
 
 __all__ = [
     "RBF",
@@ -29,6 +30,7 @@ __all__ = [
     "Columns",
     "Constant",
     "Graph",
+    "InverseFrequency",
     "Kernel",
     "Linear",
     "Matern",

@@ -221,6 +221,7 @@ def _fill(blocks: Any, own: Formula, tokens: Floats) -> tuple[Any, bool]:
         # what the formula has no use for is not computed
         value = own(*products(x, at), _squares(*products(centred, at)))
         value = jnp.where(at[:, None] < n, value, 0.0)
+        value = value.astype(blocks.dtype)  # which may be too small for it
         return _put(blocks, value, begin), jnp.isfinite(value).all()
 
     flags = []
@@ -235,4 +236,4 @@ def _put(blocks: Any, rows: Any, begin: Any) -> Any:
     """The blocks with a strip of rows set, in place."""
     height = blocks.shape[1]
     place = (begin // height, begin % height, 0)
-    return lax.dynamic_update_slice(blocks, rows[None].astype(blocks.dtype), place)
+    return lax.dynamic_update_slice(blocks, rows[None], place)

@@ -44,7 +44,7 @@ class Rows:
         self.matrix = matrix
         self.begin, self.end = 0, matrix.shape[0]
         self.whole: Rows = self
-        self._columns: dict[bytes, Rows] = {}
+        self._changed: dict[bytes, Rows] = {}
         self._kept: dict[int, tuple[Any, Floats]] = {}
 
     def part(self, begin: int, end: int) -> Rows:
@@ -73,12 +73,11 @@ class Rows:
         """The columns of a sparse matrix."""
         return make_postings(sp.csr_array(self.matrix))
 
-    def columns(self, columns: Ints) -> Rows:
-        """The same tokens with some of the columns."""
-        key = columns.tobytes()
-        if key not in self._columns:
-            self._columns[key] = Rows(self.matrix[:, columns])
-        return self._columns[key]
+    def changed(self, key: bytes, change: Callable[[Any], Any]) -> Rows:
+        """What ``change`` makes of the tokens, row by row, computed once for each key."""
+        if key not in self._changed:
+            self._changed[key] = Rows(change(self.matrix))
+        return self._changed[key]
 
     def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
         """``compute(matrix)``, one number for each row, computed once for each owner."""
@@ -108,9 +107,9 @@ class Part(Rows):
         """Dense rows less the centre of all."""
         return self.whole.centred.part(self.begin, self.end)
 
-    def columns(self, columns: Ints) -> Rows:
-        """The same tokens with some of the columns."""
-        return self.whole.columns(columns).part(self.begin, self.end)
+    def changed(self, key: bytes, change: Callable[[Any], Any]) -> Rows:
+        """What ``change`` makes of the tokens, row by row, computed once for each key."""
+        return self.whole.changed(key, change).part(self.begin, self.end)
 
     def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
         """``compute(matrix)``, one number for each row, computed once for each owner."""
@@ -186,18 +185,17 @@ class Pairs:
             np.fill_diagonal(out, 0.0)
         return out
 
-    def block(self, columns: Ints) -> Pairs:
-        """The same tokens with some of the columns."""
-        key = columns.tobytes()
-        if key not in self._blocks:
-            left = self.left_rows.columns(columns)
+    def changed(self, key: bytes, change: Callable[[Any], Any]) -> Pairs:
+        """The same pairs of what ``change`` makes of tokens, computed once for each key."""
+        if key not in self._changed:
+            left = self.left_rows.changed(key, change)
             same = self.right_rows is self.left_rows
-            right = left if same else self.right_rows.columns(columns)
-            self._blocks[key] = Pairs(left, right, aligned=self.aligned)
-        return self._blocks[key]
+            right = left if same else self.right_rows.changed(key, change)
+            self._changed[key] = Pairs(left, right, aligned=self.aligned)
+        return self._changed[key]
 
     @cached_property
-    def _blocks(self) -> dict[bytes, Pairs]:
+    def _changed(self) -> dict[bytes, Pairs]:
         return {}
 
 

@@ -28,7 +28,6 @@ from seqfield.kernels.explicit import (
     Floats,
     Header,
     Ints,
-    Ones,
     Times,
     whole_numbers,
     width_of,
@@ -105,7 +104,65 @@ class _Subsets(Expansion):
         return width, keys
 
 
-class Quadratic(_Subsets):
+class UpToPairs(_Subsets):
+    """a + b n + c (n choose 2) for n = x . z on tokens of ones and zeros and ``terms`` (a, b, c):
+    [sqrt(a), sqrt(b) x_i, sqrt(c) x_i x_j (i < j)].
+
+    >>> x = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))
+    >>> phi = UpToPairs.learn(x, (1.0, 2.0, 3.0)).transform(x)
+    >>> phi.shape, (phi @ phi.T).toarray().round(9).tolist()
+    ((2, 6), [[8.0, 3.0], [3.0, 8.0]])
+    """
+
+    word = "pairs"
+
+    def __init__(self, width: int, terms: tuple[float, float, float], keys: Ints) -> None:
+        self.width, self.terms, self.keys = width, terms, keys
+        self.n_columns = 1 + width + len(keys)
+        self._check_columns()
+
+    @staticmethod
+    def _entries(n: Ints) -> Ints:
+        return 1 + n + n * (n - 1) // 2
+
+    @classmethod
+    def learn(cls, x: Any, terms: Any, budget: float = np.inf) -> Self | None:
+        """The expansion with the pairs that occur in x; None if x is not sparse or not binary."""
+        x = cls._checked_tokens(x, budget)
+        if x is None:
+            return None
+        return cls(x.shape[1], terms, _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1]))
+
+    def _values(self) -> tuple[float, float, float]:
+        """Of the first column, of those of single features and of those of pairs."""
+        a, b, c = np.sqrt(self.terms)
+        return a, b, c
+
+    def _transform(self, x: Any) -> Any:
+        x = self._binary(x)
+        indptr, indices = _expand_loops.expand(x.indptr, x.indices, self.width, *self._table)
+        first, single, pair = self._values()
+        data = np.full(len(indices), pair)
+        data[indices <= self.width] = single
+        data[indptr[:-1]] = first
+        return self._csr(data, indices, indptr)
+
+    def _squared_norms(self, x: Any) -> Floats:
+        n: Floats = np.diff(self._binary(x).indptr).astype(np.float64)
+        a, b, c = self.terms
+        return a + b * n + c * (n * (n - 1.0) / 2.0)
+
+    def _own(self) -> tuple[Header, Arrays]:
+        return {"width": self.width, "terms": list(self.terms)}, {"keys": self.keys}
+
+    @classmethod
+    def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
+        width, keys = cls._loaded(own, arrays, 2)
+        a, b, c = (number("a term", term, low=0) for term in own["terms"])
+        return cls(width, (a, b, c), keys)
+
+
+class Quadratic(UpToPairs):
     """(x . z + c)^2 on tokens of ones and zeros: [c, sqrt(2c + 1) x_i, sqrt(2) x_i x_j (i < j)].
 
     >>> x = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))
@@ -115,37 +172,14 @@ class Quadratic(_Subsets):
     ((2, 6), [[9.0, 4.0], [4.0, 9.0]])
     """
 
-    word = "pairs"
-
     def __init__(self, width: int, coef0: float, keys: Ints) -> None:
-        self.width, self.coef0, self.keys = width, coef0, keys
-        self.n_columns = 1 + width + len(keys)
-        self._check_columns()
+        super().__init__(width, (coef0 * coef0, 2.0 * coef0 + 1.0, 2.0), keys)
+        self.coef0 = coef0
 
-    @staticmethod
-    def _entries(n: Ints) -> Ints:
-        return 1 + n + n * (n - 1) // 2
-
-    @classmethod
-    def learn(cls, x: Any, coef0: float, budget: float = np.inf) -> Quadratic | None:
-        """The expansion with the pairs that occur in x; None if x is not sparse or not binary."""
-        x = cls._checked_tokens(x, budget)
-        if x is None:
-            return None
-        return cls(x.shape[1], coef0, _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1]))
-
-    def _transform(self, x: Any) -> Any:
-        x = self._binary(x)
-        indptr, indices = _expand_loops.expand(x.indptr, x.indices, self.width, *self._table)
-        # c, then sqrt(2c + 1) for the single features, then sqrt(2) for the pairs
-        data = np.full(len(indices), np.sqrt(2.0))
-        data[indices <= self.width] = np.sqrt(2.0 * self.coef0 + 1.0)
-        data[indptr[:-1]] = self.coef0
-        return self._csr(data, indices, indptr)
-
-    def _squared_norms(self, x: Any) -> Floats:
-        lengths: Floats = np.diff(self._binary(x).indptr).astype(np.float64)
-        return np.square(lengths + self.coef0)
+    def _values(self) -> tuple[float, float, float]:
+        # files of earlier versions have c < 0 here, and weights to go with it
+        _, single, pair = super()._values()
+        return self.coef0, single, pair
 
     def _own(self) -> tuple[Header, Arrays]:
         return {"width": self.width, "coef0": self.coef0}, {"keys": self.keys}
@@ -205,26 +239,18 @@ class Triples(_Subsets):
 
 
 def cubic(x: Any, c: float, budget: float = np.inf) -> Expansion | None:
-    """The features of (x . z + c)^3, or None if x is not sparse or not binary or c is small.
-
-    With a = 3 (c + 1) and b the solution of a (2b + 1) = 3c^2 + 3c + 1 it is
-    a (n + b)^2 + 6 (n choose 3) and the rest of the constant.
+    """The features of (x . z + c)^3 for c >= 0, or None if x is not sparse or not binary.
 
     >>> x = sp.csr_array(np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]))
     >>> phi = cubic(x, 1.0).transform(x)
     >>> (phi @ phi.T).toarray().round(9).tolist()
     [[64.0, 64.0, 1.0], [64.0, 125.0, 1.0], [1.0, 1.0, 1.0]]
     """
-    a = 3.0 * (c + 1.0)
-    b = ((3.0 * c * c + 3.0 * c + 1.0) / a - 1.0) / 2.0
-    rest = c**3 - a * b * b
-    if rest < 0:
-        return None
     triples = Triples.learn(x, budget)
     if triples is None:
         return None
     spent = 12.0 * float(triples.squared_norms(x).sum())
-    pairs = Quadratic.learn(x, b, budget - spent)
+    terms = (c * c * c, 3.0 * c * c + 3.0 * c + 1.0, 6.0 * (c + 1.0))
+    pairs = UpToPairs.learn(x, terms, budget - spent)
     assert pairs is not None
-    low = Beside(Ones(triples.width, rest), Times(pairs, a))
-    return Beside(low, Times(triples, 6.0))
+    return Beside(pairs, Times(triples, 6.0))

@@ -164,6 +164,14 @@ class Columns(Kernel):
         self.kernel = kernel
         self.columns = columns
 
+    def _check(self) -> None:
+        if isinstance(self.columns, slice):
+            for part in (self.columns.start, self.columns.stop, self.columns.step):
+                if part is not None:
+                    number("Columns: each part of a slice", part, whole=True)
+            if self.columns.step == 0:
+                raise InputError("Columns: the step of a slice must not be 0")
+
     def fit(self, x: Any, names: list[str] | None = None) -> Self:
         """The kernel with the columns as an array of numbers."""
         self.check()
@@ -210,23 +218,37 @@ class Columns(Kernel):
             raise InputError(f"Columns: column {outside[0]} of tokens that have {width}")
         return np.where(found < 0, found + width, found)
 
+    def _chosen(self, pairs: Pairs) -> Pairs:
+        found = self._numbers(pairs.left_rows.whole.matrix.shape[1])
+        return pairs.changed(b"columns" + found.tobytes(), lambda x: x[:, found])
+
     def _value(self, pairs: Pairs) -> Floats:
-        return self.kernel._value(pairs.block(self._numbers(pairs.x.shape[1])))
+        return self.kernel._value(self._chosen(pairs))
 
     def _derivatives(self, pairs: Pairs) -> list[Floats]:
-        return self.kernel._derivatives(pairs.block(self._numbers(pairs.x.shape[1])))
+        return self.kernel._derivatives(self._chosen(pairs))
 
     def _diagonal(self, x: Any) -> Floats:
         return self.kernel._diagonal(x[:, self._numbers(x.shape[1])])
 
     def _state(self) -> tuple[Header, Arrays]:
-        if isinstance(self.columns, slice | str):
-            raise CapabilityError("Columns: only a fitted kernel can be saved")
-        return {}, {"columns": np.asarray(self.columns, dtype=np.int64)}
+        # what stands for other columns in other data is kept as it is given
+        if isinstance(self.columns, str):
+            return {"columns": self.columns}, {}
+        if isinstance(self.columns, slice):
+            parts = (self.columns.start, self.columns.stop, self.columns.step)
+            return {"columns": {"slice": [None if v is None else int(v) for v in parts]}}, {}
+        numbers = np.asarray(self.columns, dtype=np.int64)
+        if (numbers < 0).any():
+            return {"columns": numbers.tolist()}, {}
+        return {}, {"columns": numbers}
 
     def _load(self, header: Header, arrays: Arrays) -> None:
+        if header:
+            self.columns = _columns_from_json(header)
+            return
         found = self.columns = arrays["columns"]
-        if header or found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
+        if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
             raise InputError("damaged kernel: Columns needs whole numbers from 0 on")
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
@@ -238,9 +260,11 @@ class Columns(Kernel):
 
 
 class Callable(Kernel):
-    """A function (x, z) -> k (N, M) of two matrices of tokens in float64, dense or CSR.
+    """A function (x, z) -> k (N, M) of two matrices of tokens in float64, both dense or both CSR.
 
-    Nothing says that it is a covariance, so its gram matrices are checked.
+    The form is that of z, to which x is converted: a model gives the tokens it was trained on as z,
+    and can so label tokens of either form. Nothing says that the function is a covariance, so its
+    gram matrices are checked.
 
     >>> Callable(lambda x, z: x @ z.T)(np.eye(2)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -260,7 +284,8 @@ class Callable(Kernel):
 
     def _value(self, pairs: Pairs) -> Floats:
         # binary attributes are int8, in which the function's sums would overflow
-        x, z = (side.astype(np.float64, copy=False) for side in (pairs.x, pairs.z))
+        z = pairs.z.astype(np.float64, copy=False)
+        x = _in_form_of(z, pairs.x).astype(np.float64, copy=False)
         # a copy, as the function may keep what it gave
         out = np.array(_real(self.function(x, z), "the kernel function must give"))
         if out.shape != pairs.shape:
@@ -368,6 +393,27 @@ class Precomputed(Kernel):
         self.gram = arrays["gram"]
         if header or self.gram.dtype != np.float64:
             raise InputError("damaged kernel: Precomputed needs a gram matrix of float64")
+
+
+def _in_form_of(z: Any, x: Any) -> Any:
+    """The tokens x dense or CSR, as z is."""
+    if sp.issparse(z):
+        return x if type(x) is type(z) else type(z)(x)
+    return x.toarray() if sp.issparse(x) else x
+
+
+def _columns_from_json(header: Header) -> slice | list[int] | str:
+    """A prefix, a slice or numbers of columns as `Columns` wrote them; the parts of a slice are
+    checked with the kernel."""
+    found = header["columns"] if set(header) == {"columns"} else None
+    if isinstance(found, str):
+        return found
+    if isinstance(found, list):
+        return [int(number("column", v, low=-(2**31), high=2**31, whole=True)) for v in found]
+    parts = found["slice"] if isinstance(found, dict) and set(found) == {"slice"} else None
+    if isinstance(parts, list) and len(parts) == 3:
+        return slice(*parts)
+    raise InputError("damaged kernel: Columns needs a prefix, a slice or whole numbers")
 
 
 def _real(given: Any, must: str) -> Floats:

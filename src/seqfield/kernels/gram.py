@@ -6,6 +6,7 @@ bit-identical for every ``n_jobs``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def gram(
         # the upper triangle of blocks; the lower one is its mirror image
         first = begin if mirror else 0
         pairs = Pairs(left.part(begin, end), right.part(first, right.end), aligned=mirror)
-        out[begin:end, first:] = finite_block(kernel, pairs)
+        block = finite_block(kernel, pairs)
+        store(out[begin:end, first:], block, range(begin, end), range(first, right.end))
 
     def reflect(begin: int, end: int) -> None:
         out[end:, begin:end] = out[begin:end, end:].T
@@ -199,6 +201,22 @@ def finite_block(kernel: Kernel, pairs: Pairs) -> Floats:
         row, column = pairs.left_rows.begin + i, pairs.right_rows.begin + j
         raise not_finite(block[i, j], row, column)
     return block
+
+
+def store(place: NDArray[Any], block: Floats, rows: Sequence[int], columns: Sequence[int]) -> None:
+    """Write finite values k(x, z), or raise an `InputError` that names the tokens whose value is
+    too large for the type of their place; ``rows`` and ``columns`` are the numbers of the tokens.
+    """
+    with np.errstate(over="ignore"):
+        place[:] = block
+    # one pass; float64 has room for any sum of numbers of float32
+    if place.dtype == np.float64 or np.isfinite(place.sum(dtype=np.float64)):
+        return
+    i, j = (int(v) for v in np.argwhere(~np.isfinite(place))[0])
+    raise InputError(
+        f"the kernel is {block[i, j]:g} for tokens {rows[i]} and {columns[j]}, too large for "
+        f'gram_dtype="{place.dtype}": use gram_dtype="float64", or scale the kernel down'
+    )
 
 
 def finite_diagonal(kernel: Kernel, x: Any) -> Floats:

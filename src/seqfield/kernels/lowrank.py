@@ -68,20 +68,11 @@ def nystrom(kernel: Kernel, x: Any, rank: int, rng: np.random.Generator) -> Land
     return landmarks(kernel, x[chosen])
 
 
-def pivoted_cholesky(
-    kernel: Kernel,
-    x: Any,
-    rank: int,
-    tol: float = 1e-10,
-    rng: np.random.Generator | None = None,
-) -> Pivots:
+def pivoted_cholesky(kernel: Kernel, x: Any, rank: int, tol: float = 1e-10) -> Pivots:
     """Choose tokens greedily by the largest diagonal entry of what is not yet explained.
 
-    The largest entries are often those of outliers, which explain nothing but themselves. With a
-    ``rng`` a token is drawn with the probability of its entry instead, which looks after both the
-    crowd and the outliers. Ends at ``rank`` tokens, or where the largest entry is at most ``tol``
-    of the largest k(x, x). Takes O(N rank^2) time and (N, rank) memory; the gram matrix is never
-    formed.
+    Ends at ``rank`` tokens, or where the largest entry is at most ``tol`` of the largest k(x, x).
+    Takes O(N rank^2) time and (N, rank) memory; the gram matrix is never formed.
 
     >>> from seqfield.kernels import Linear
     >>> found = pivoted_cholesky(Linear(), np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), 3)
@@ -102,10 +93,6 @@ def pivoted_cholesky(
         t = int(left.argmax())
         if not left[t] > floor:
             break
-        if rng is not None:
-            # of entries that rounding leaves, none is worth a token
-            weights = np.where(left > floor, left, 0.0)
-            t = int(rng.choice(n, p=weights / weights.sum()))
         # l_r = (k(x, z_t) - sum_s l_s l_s[t]) / sqrt(what is left at t)
         column = finite_block(kernel, Pairs(rows.part(t, t + 1), rows))[0]
         column -= factor[:r, t] @ factor[:r]

@@ -19,6 +19,9 @@ from seqfield.kernels.explicit import Expansion, inverse_root
 #: rows whose distances are looked at for the length scale "auto"
 SAMPLE = 500
 
+#: k(x, x) that rounding leaves below 0 are not below this part of the largest
+NEGATIVE = 1e-6
+
 
 class Linear(Kernel):
     """k(x, z) = x . z
@@ -251,6 +254,8 @@ class RationalQuadratic(_Stationary):
 class Normalized(Kernel):
     """k(x, z) / sqrt(k(x, x) k(z, z)): the cosine of a kernel, 0 where a token has k(x, x) = 0.
 
+    A function or a given matrix with k(x, x) < 0 is refused.
+
     >>> Normalized(Linear())(np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]]))
     array([[1. , 0.8, 0. ],
            [0.8, 1. , 0. ],
@@ -262,9 +267,22 @@ class Normalized(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
+    def _squares(self, x: Any) -> Floats:
+        """k(x, x) of each row, at least 0 but for rounding."""
+        out = self.kernel._diagonal(x)
+        # with nothing but 0 for such tokens, nobody would see that it is no covariance
+        floor = -NEGATIVE * np.abs(out).max(initial=0.0)
+        if not self.kernel.trusted and out.min(initial=0.0) < floor:
+            t = int(out.argmin())
+            raise InputError(
+                f"Normalized: {self.kernel!r} is not positive semi-definite: {out[t]:g} for row "
+                f"{t} with itself. Use a kernel with k(x, x) >= 0"
+            )
+        return out
+
     def _inverse(self, x: Any) -> Floats:
         """1 / sqrt(k(x, x)), or 0"""
-        return inverse_root(self.kernel._diagonal(x))
+        return inverse_root(self._squares(x))
 
     def _inverses(self, pairs: Pairs) -> tuple[Floats, Floats]:
         left = pairs.left_rows.keep(self, self._inverse)
@@ -295,7 +313,7 @@ class Normalized(Kernel):
         return out
 
     def _diagonal(self, x: Any) -> Floats:
-        return (self.kernel._diagonal(x) > 0).astype(np.float64)
+        return (self._squares(x) > 0).astype(np.float64)
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
         """The features of the kernel, scaled to length 1."""
