@@ -62,3 +62,8 @@ def test_prosody_attributes(data):
     word, unigram = data.only(X, ("word", "unigram"))[0][0]
     assert word.startswith("word=")
     assert unigram.startswith("unigram=")
+
+
+def test_all_spanish_sentences():
+    X, y = data.spanish(as_published=True).train
+    assert (len(X), sum(map(len, X)), sum(map(len, y))) == (8323, 264_715, 264_715)

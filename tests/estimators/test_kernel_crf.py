@@ -415,6 +415,46 @@ def test_selection_ends_where_only_rounding_is_left():
     assert len(model.path_) < 60
 
 
+def spans(n=12, seed=0):
+    """Numbers with BIO labels by the size of the first."""
+    rng = np.random.default_rng(seed)
+    x, y = [rng.normal(size=(5, 2)) for _ in range(n)], []
+    for rows in x:
+        label, labels = "O", []
+        for value in rows[:, 0]:
+            inside = value > 0 and label != "O"
+            label = "B" if value > 0.5 else ("I" if inside else "O")
+            labels.append(label)
+        y.append(labels)
+    return x, y
+
+
+@pytest.mark.parametrize("gain", ["gradient", "meanfield"])
+def test_selection_goes_on_while_there_is_something_to_gain(gain):
+    """Graph functions are nearly constant: a clique alone gains little, all together much."""
+    x, y = spans()
+    kernel = 10 * Graph(4)
+    dense = sf.GPSC(kernel, scheme="BIO", tol=1e-9, n_jobs=1).fit(x, y)
+    some, every = (
+        make(kernel, gain=gain, n_cliques=n, tol=1e-5, scheme="BIO").fit(x, y) for n in (60, 180)
+    )
+    assert len(some.cliques_) == 60
+    assert some.objective_ < 1.15 * dense.objective_
+    assert every.objective_ == pytest.approx(dense.objective_, rel=1e-5)
+
+
+@quiet
+def test_mean_field_gain_where_marginals_are_certain():
+    """Parts of a graph that are far apart have large kernel values and certain labels."""
+    rng = np.random.default_rng(6)
+    parts = [rng.integers(0, 3, 4) for _ in range(10)]
+    x = [np.c_[50 * k, 0 * k] + rng.normal(size=(4, 2)) for k in parts]
+    y = [["aab"[v] for v in k] for k in parts]
+    model = make(Graph(2), gain="meanfield", n_cliques=3).fit(x, y)
+    assert len(model.cliques_) == 3
+    assert model.predict(x) == y
+
+
 def test_calibration_with_unlabelled_sequences():
     y = [row if k < 5 else None for k, row in enumerate(Y)]
     model = make(calibrate=True, random_state=0).fit(X, y)

@@ -17,8 +17,9 @@ from seqfield.estimators._objective import Objective
 from seqfield.kernels.covariance import Matrix
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers import greedy
+from seqfield.optimisers import greedy, pickers
 from seqfield.optimisers._base import History, Inverse
+from seqfield.optimisers._clique_loops import mean_field_gains
 from seqfield.optimisers.greedy import Greedy
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.optimisers.pickers import Cliques, Coordinates, Labellings, MeanField, steepness
@@ -553,6 +554,82 @@ def test_ends_after_a_small_gain(gain_tol):
     assert gains[-1] < gain_tol
 
 
+def constant(size):
+    """A gain that does not tell candidates apart."""
+    return lambda slopes, values, kernel: np.full_like(slopes.own[kernel].table, size)
+
+
+@pytest.mark.parametrize("size", [0.0, -0.0, np.nan])
+def test_where_gains_underflow_the_steepest_clique_is_taken(size):
+    p = problem(free=True, n_kernels=2, edges=True)
+    steepest, found = (p.select(Cliques(gain)).trace[0] for gain in (steepness, constant(size)))
+    assert found.atoms == steepest.atoms
+    assert len(found.atoms) > 20
+
+
+def test_small_gains_do_not_end_the_selection():
+    """Only derivatives tell what is rounding: gains may fall by any amount."""
+    p, falling = problem(free=True), iter(0.1 ** np.arange(0.0, 2000.0, 10.0))
+
+    def gain(slopes, values, kernel):
+        return next(falling) * steepness(slopes, values, kernel)
+
+    steepest, found = (p.select(Cliques(one)).trace[0] for one in (steepness, gain))
+    assert found.atoms == steepest.atoms
+
+
+def test_what_is_rounding_goes_by_the_kernel():
+    p = problem(free=True, n_kernels=2)
+    large = p._replace(grams=[1e12 * p.grams[0], p.grams[1]])
+    found = large.select(Cliques(), max_iter=3).trace[0]
+    assert [atom.kernel for atom in found.atoms] == [0, 1, 0, 1, 0, 1]
+
+
+def test_cliques_outside_the_span_of_atoms():
+    """Against least squares in a root of the gram matrices; columns and kernels do not mix."""
+    p = problem(free=True, n_kernels=2, edges=True)
+    x = np.random.default_rng(0).normal(size=(N, 2))
+    p = p._replace(grams=[p.grams[0], x @ x.T])
+    atoms = p.atoms()
+    atoms.add([Atom(0, (0,), (2,)), Atom(1, (0,), (3,)), Atom(1, (0,), (5,)), Atom(1, (4,), (1,))])
+    want = np.ones((2, N, S + S * S), bool)
+    want[0, 2, 0] = False
+    want[1, :, 0] = False  # two tokens span all linear functions of two features
+    want[1, 1, 4] = False
+    for kernel in (0, 1):
+        np.testing.assert_array_equal(pickers.outside(atoms, kernel), want[kernel])
+
+
+@pytest.mark.parametrize("gain", [steepness, MeanField(1)], ids=["gradient", "mean field"])
+def test_picks_in_vain_do_not_end_the_selection(gain):
+    """Most candidates are in the span of a few, and a coarse refit leaves derivatives there."""
+    p, copies = problem(free=True), 30
+    rows = np.arange(N * copies) % N
+    sequences = np.array_split(rows, copies)
+    known = LabelSet(range(S)).encode([[int(t % S) for t in row] for row in sequences])
+    many = Objective(
+        Lookup(S, len(rows)),
+        LogLoss(),
+        ElasticNet(0.0, 0.0),
+        Sequences(np.arange(len(rows))[:, None].astype(float), offsets_of([N] * copies)),
+        known,
+        np.ones(copies),
+        None,
+        1,
+    )
+    # a large constant: what tells tokens apart is small beside what a coarse refit leaves
+    gram = (1e5 + p.grams[0])[np.ix_(rows, rows)]
+    atoms = Atoms(S, [Matrix(None, None, gram, 1)], eta=0.6, free=True)
+    chosen = Greedy(atoms, ElasticNet(0.0, C2), Cliques(gain), 500, 500)
+    result = chosen.minimise(many, np.zeros(many.architecture.n_parameters))
+    dual = Gram(S, len(rows), lambda v: gram @ v, 0.6)
+    best = LBFGS(max_iter=5000, tol=1e-12).minimise(
+        many.over(dual, ElasticNet(0.0, C2)), np.zeros(dual.n_parameters)
+    )
+    assert len(result.trace[0].atoms) == S * N
+    assert result.value == pytest.approx(best.value, rel=1e-4)
+
+
 def test_needs_an_objective_that_can_change_its_architecture():
     class Poor:
         def value_and_grad(self, theta):
@@ -666,6 +743,18 @@ def test_mean_field_gain_of_large_kernels():
     large.select(Cliques(gain), max_iter=1)
     assert np.isfinite(gain.found[0]).all()
     assert (gain.found[0] > 0).any()
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -1e-17, 1.0 + 2.0**-52])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e6])
+def test_mean_field_gain_where_marginals_are_certain(scale, p):
+    """log(p e^z + 1 - p) is 0 or z however large z is, so the risk is a parabola."""
+    h, held, w = scale * np.array([[1.0, -0.5], [-0.5, 1.0]]), np.array([0.2, 0.7]), np.ones(2)
+    own, out = np.zeros((2, 1)), np.zeros((2, 1))
+    free = np.full((2, 1), p)
+    mean_field_gains(h, np.arange(2), free, held[:, None], w, own, C2, np.arange(2), out)
+    slope = h @ (round(p) - held)
+    np.testing.assert_allclose(out[:, 0], slope**2 / (2 * C2 * scale), rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3])

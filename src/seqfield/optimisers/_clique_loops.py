@@ -12,6 +12,19 @@ STEPS = 20
 
 
 @inlined
+def _tilted(p: Any, z: Any) -> Any:
+    """log(p e^z + 1 - p), and the share of its first term: the marginal p after a change by z."""
+    # a term that is certain stays so however large z is, where exponentials would underflow
+    if p <= 0.0:
+        return 0.0, 0.0
+    if p >= 1.0:
+        return z, 1.0
+    top = max(z, 0.0)
+    mine, other = p * np.exp(z - top), (1.0 - p) * np.exp(-top)
+    return np.log(mine + other) + top, mine / (mine + other)
+
+
+@inlined
 def _risk(a: Any, h: Any, rows: Any, p: Any, q: Any, w: Any, linear: Any, square: Any) -> Any:
     """Change of the risk at coefficient a, its slope and its curvature."""
     value = a * linear + 0.5 * a * a * square
@@ -19,12 +32,8 @@ def _risk(a: Any, h: Any, rows: Any, p: Any, q: Any, w: Any, linear: Any, square
     curve = square
     for u in range(rows.shape[0]):
         x = h[rows[u]]
-        # of 1 + p (e^(a x) - 1), scaled by the larger of its terms
-        top = max(a * x, 0.0)
-        mine, other = p[u] * np.exp(a * x - top), (1.0 - p[u]) * np.exp(-top)
-        total = mine + other
-        now = mine / total
-        value += w[u] * (np.log(total) + top - a * q[u] * x)
+        log, now = _tilted(p[u], a * x)
+        value += w[u] * (log - a * q[u] * x)
         slope += w[u] * x * (now - q[u])
         curve += w[u] * x * x * now * (1.0 - now)
     return value, slope, curve

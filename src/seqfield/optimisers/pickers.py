@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
@@ -23,6 +24,9 @@ from seqfield.optimisers.greedy import Slopes
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rule = Literal["largest", "random"]
+
+#: so many candidates are looked at together
+BLOCK = 64
 
 
 @dataclass
@@ -180,13 +184,13 @@ class MeanField:
         out = np.zeros_like(own)
 
         def fill(begin: int) -> None:
-            some = np.arange(begin, min(begin + 64, len(own)))
+            some = np.arange(begin, min(begin + BLOCK, len(own)))
             h = np.ascontiguousarray(covariance.columns(some).T)
             mean_field_gains(
                 *(h, rows, free, held, weights, own[some], slopes.c2, some, out[begin:])
             )
 
-        run(fill, range(0, len(own), 64), self.n_jobs)
+        run(fill, range(0, len(own), BLOCK), self.n_jobs)
         return out
 
 
@@ -194,25 +198,71 @@ class MeanField:
 class Cliques:
     """Vertex and edge cliques: for each kernel the one with the largest gain.
 
-    Below ``tol`` of the first one's there are only rounding errors to choose from.
+    Below ``tol`` of the kernel's first derivative there are only rounding errors to choose from. Of
+    gains this cannot be said: one coefficient alone may gain next to nothing where all together
+    gain much.
     """
 
     gain: Gain = steepness
     tol: float = 1e-9
-    _first: float = 0.0
-    _seen: set[Atom] = field(default_factory=set)
+    _first: dict[int, float] = field(default_factory=dict)
+    #: by kernel (n, C): which candidates are left
+    _left: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    _last: dict[int, Atom] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
         """The next cliques."""
-        atoms = []
-        for kernel in range(len(slopes.atoms.covariances)):
-            gain = self.gain(slopes, values, kernel)
-            for atom in self._seen:
-                if atom.kernel == kernel:
-                    gain[atom.rows[0], atom.columns[0]] = -np.inf
-            row, column = (int(k) for k in np.unravel_index(gain.argmax(), gain.shape))
-            self._first = self._first or float(gain[row, column])
-            if gain[row, column] > self.tol * self._first:
-                atoms.append(Atom(kernel, (column,), (row,)))
-        self._seen.update(atoms)
-        return atoms
+        every = range(len(slopes.atoms.covariances))
+        best = {kernel: self._best(slopes, values, kernel) for kernel in every}
+        self._last = {kernel: atom for kernel, atom in best.items() if atom is not None}
+        return list(self._last.values())
+
+    def _best(self, slopes: Slopes, values: Values, kernel: int) -> Atom | None:
+        """The best clique of a kernel, if there is one."""
+        steep = steepness(slopes, values, kernel)
+        least = self.tol * self._first.setdefault(kernel, float(steep.max()))
+        left = self._left.setdefault(kernel, np.ones(steep.shape, bool))
+        # one pick in vain may be the first of many: a refit leaves small derivatives in the span
+        if kernel in self._last and self._last[kernel] not in slopes.atoms.atoms:
+            left &= outside(slopes.atoms, kernel)
+        steep[~left] = 0.0
+        if steep.max() <= least:
+            return None
+        gain = steep
+        if self.gain is not steepness:
+            gain = np.where(steep > least, self.gain(slopes, values, kernel), 0.0)
+        # where all gains underflow the steepest candidate is as good as any
+        best = (gain if gain.max() > 0.0 else steep).argmax()
+        row, column = (int(k) for k in np.unravel_index(best, gain.shape))
+        left[row, column] = False
+        return Atom(kernel, (column,), (row,))
+
+
+def outside(atoms: Atoms, kernel: int) -> NDArray[np.bool_]:
+    """Which cliques of a kernel (n, C) are not in the span of those that are atoms already."""
+    covariance, n = atoms.covariances[kernel], atoms.size
+    own = [(a.columns[0], a.rows[0]) for a in atoms.atoms if a.kernel == kernel]
+    chosen = [np.array([r for k, r in own if k == c], np.int64) for c in range(atoms.n_columns)]
+    factors = [_factor(covariance.columns(rows)[rows]) for rows in chosen]
+    out = np.empty((n, atoms.n_columns), bool)
+    for begin in range(0, n, BLOCK):
+        some = np.arange(begin, min(begin + BLOCK, n))
+        h = covariance.columns(some)
+        square = h[some, some - begin]
+        for c, (rows, factor) in enumerate(zip(chosen, factors, strict=True)):
+            # |h|^2 is that of the part in the span, |L^-1 <h, atoms>|^2, and of the rest
+            part = h[rows[: len(factor)]]
+            if len(part):
+                part = scipy.linalg.solve_triangular(factor, part, lower=True)
+            # twice the noise: what is in doubt would be picked, and refused, one by one
+            out[some, c] = square - (part * part).sum(axis=0) > 2 * covariance.noise * square
+    return out
+
+
+def _factor(gram: Floats) -> Floats:
+    """The lower Cholesky factor, as far as it goes."""
+    if not len(gram):
+        return gram
+    # atoms are independent, but just so: rounding may end it before the last of them
+    lower, failed = scipy.linalg.lapack.dpotrf(gram, lower=1)
+    return np.asarray(lower[: failed - 1, : failed - 1] if failed else lower, np.float64)
