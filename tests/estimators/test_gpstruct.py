@@ -27,12 +27,14 @@ from seqfield.errors import (
 from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
 from seqfield.estimators._kernel_slice import sample_kernel
 from seqfield.estimators._remainder import JITTER, Remainder
-from seqfield.kernels import RBF, Linear
+from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
+from seqfield.optimisers import hamiltonian
 from seqfield.optimisers._sampling import effective_sample_size
 from seqfield.persist import read_model, write_model
 from seqfield.sequences import Sequences, offsets_of
 
+from ..optimisers.test_samplers import unevenness
 from .cases import numbers, words
 
 X, Y = numbers(n=8, seed=0, longest=4)
@@ -65,16 +67,16 @@ def probabilities(model, X):
 # --- predictions by hand -----------------------------------------------------------------------
 
 
-def scores_by_hand(model, x):
-    """Scores (draws, T, S) of one sequence: what is known of each draw at x, and a draw of what is
-    not, with the model's own random numbers."""
+def scores_by_hand(model, x, part=0):
+    """Scores (draws, T, S) of one sequence, or of a part of it: what is known of each draw at x,
+    and a draw of what is not, with the model's own random numbers."""
     z, a = model._functions[0].tokens, model._functions[0].coefficients
     s, k = len(model.classes_), len(model._steps) - 1
     across = rbf(x, z)
     values = across @ a[:, s:]
     open_ = rbf(x, x) - across @ np.linalg.solve(rbf(z, z), across.T)
     root = np.linalg.cholesky(open_ + JITTER * np.eye(len(x)))
-    noise = np.random.default_rng([model._remainder.seed, 1]).normal(size=(len(x), k * s))
+    noise = np.random.default_rng([model._remainder.seed, 1, part]).normal(size=(len(x), k * s))
     return (values + root @ noise).reshape(len(x), k, s).transpose(1, 0, 2)
 
 
@@ -205,11 +207,13 @@ def test_a_sequence_does_not_depend_on_others(model):
 
 @pytest.mark.parametrize("longest", [1, 2, 3])
 def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monkeypatch):
-    """Pieces as if each were a sequence of its own, joined by the transitions."""
+    """Pieces as if each were a sequence of its own, with its own random numbers, joined by the
+    transitions."""
     monkeypatch.setattr(_remainder, "LONGEST", longest)
     x = NEW[int(np.argmax([len(x) for x in NEW]))]
     pieces = [x[k : k + longest] for k in range(0, len(x), longest)]
-    node = np.concatenate([scores_by_hand(model, part) for part in pieces], axis=1)
+    node = [scores_by_hand(model, part, k) for k, part in enumerate(pieces)]
+    node = np.concatenate(node, axis=1)
     want = np.mean(
         [
             chain.marginals(ChainScores(f, steps)).node
@@ -218,6 +222,25 @@ def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monke
         axis=0,
     )
     np.testing.assert_allclose(model.predict_proba([x])[0], want, rtol=1e-6)
+    among = model.predict_proba([x[:1], *NEW, x, x])
+    np.testing.assert_allclose(among[-1], want, rtol=1e-6)
+    np.testing.assert_allclose(among[-2], want, rtol=1e-6)
+
+
+def test_far_tokens_of_a_long_sequence_are_independent():
+    """Far from everything and from each other, whatever their distance is: P(y_s, y_t) is the
+    product. Scores that came twice would make it larger by the variance of p, here 0.14."""
+    model = make(16.0 * RBF(1.0), transitions=False, n_steps=260, n_samples=500, burn_in=0.04)
+    model.fit(X, Y)
+    x = 100.0 * (1.0 + np.arange(600.0))[:, None] + np.zeros(Z.shape[1])
+    p = model.predict_proba([x])[0][:, 0]
+    for s, t in [(0, 255), (0, 256), (255, 256), (0, 512), (256, 512), (87, 343), (87, 599)]:
+        y = [None] * len(x)
+        y[s] = y[t] = "L0"
+        joint = np.exp(model.log_likelihood([x], [y]))[0]
+        # five standard errors of a covariance of independent draws
+        assert abs(joint - p[s] * p[t]) < 5.0 * 0.14 / np.sqrt(500)
+    assert len(np.unique(p)) == len(p)
 
 
 @pytest.mark.parametrize("drawn", [1, 100, 400])
@@ -357,6 +380,52 @@ def test_probabilities_of_three_tokens(transitions):
     ]
     short = np.mean([chain.marginals(scores).node[:, 0] for scores in known], axis=0)
     assert (np.abs(short - want) > 6.0 * spread).any()
+
+
+def drawn_from_the_model(kernel, x, n_train, rng):
+    """Scores at all tokens, transitions, and the labels of the first tokens in sequences of two."""
+    root = np.linalg.cholesky(kernel(x) + 1e-9 * np.eye(len(x)))
+    f, steps = root @ rng.normal(size=(len(x), 2)), np.sqrt(2.0) * rng.normal(size=(2, 2))
+    scores = ChainScores(f[:n_train], steps, np.arange(0, n_train + 1, 2))
+    codes = chain.sample(scores, 1, random_state=int(rng.integers(2**31)))[0]
+    return f, steps, np.array(["a", "b"])[codes].reshape(-1, 2).tolist()
+
+
+def told_of(node, steps):
+    """The squared scores in all, and the log-probability of one labelling."""
+    scores = ChainScores(node, steps)
+    return float((node**2).sum()), float(chain.log_prob(scores, np.arange(len(node)) % 2)[0])
+
+
+def ranks_at_new_tokens(kernels, variances, n):
+    """Ranks, between 0 and 1, of what is `told_of` the scores that made the labels, at new tokens
+    among those that the models draw there, (variances, n, 2). They are uniform if what the draws
+    leave open has its due variance, which is multiplied here."""
+    # near to the training tokens, where much is known, and far from them
+    new, out = np.linspace(-30.0, 130.0, 160)[:, None], np.empty((len(variances), n, 2))
+    for k in range(n):
+        rng, kernel = np.random.default_rng([k, 17]), kernels[k % len(kernels)]
+        x = np.vstack([rng.uniform(0.0, 100.0, (20, 1)), new])
+        f, steps, y = drawn_from_the_model(kernel, x, 20, rng)
+        truth = told_of(f[20:], steps)
+        options = {"n_steps": 400, "sampler": "ess", "n_samples": 40, "random_state": k}
+        model = make(kernel, eta=2.0, classes=["a", "b"], **options)
+        model.fit(np.split(x[:20], 10), y)
+        for row, variance in zip(out, variances, strict=True):
+            model._remainder.variance = variance
+            drawn = model._draws(model._encode([new]))
+            told = np.array([told_of(scores.node, scores.edge) for scores in drawn])
+            row[k] = ((told < truth).sum(axis=0) + 0.5) / (len(told) + 1)
+    return out
+
+
+def test_simulation_based_calibration_at_new_tokens():
+    """A tenth more or less of the variance that draws leave open shows at once."""
+    kernels = [4.0 * RBF(0.6), 2.0 * Matern(0.8, 1.5), RBF(0.4) + 3.0 * RBF(2.0)]
+    right, less, more, none = ranks_at_new_tokens(kernels, (1.0, 0.9, 1.1, 0.0), 75)
+    assert unevenness(right).max() < 3.0
+    for wrong in (less, more, none):
+        assert unevenness(wrong)[0] > 4.5
 
 
 GALAXY = sf.make_galaxy(4, length=8, random_state=0)
@@ -585,6 +654,49 @@ def test_chains_that_disagree_are_told():
         make(RBF(0.35), sampler="hmc", n_steps=4, n_chains=4, burn_in=0.0).fit(X1, y1)
 
 
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_the_step_is_tuned_without_burn_in(sampler):
+    X1, y1 = sf.make_galaxy(12, random_state=0)
+    model = make(RBF(0.35), sampler=sampler, n_steps=30, burn_in=0.0, n_chains=1).fit(X1, y1)
+    assert model.log_likelihoods_.shape == (1, 30)
+    assert model.n_iter_ == 30
+    assert len(np.unique(model.log_likelihoods_)) > 20
+    assert model.score(X1, y1) > 0.85
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_chains_that_never_move_are_told(sampler, monkeypatch, tmp_path):
+    """A step of 1 where the likelihood is steep, never tuned."""
+    monkeypatch.setattr(hamiltonian, "TUNED", 0)
+    X1, y1 = sf.make_galaxy(12, random_state=0)
+    what = (
+        r"1 of 1 chains \(number 0\) never moved in 40 steps: raise burn_in or n_steps.* or lower"
+    )
+    with pytest.warns(ConvergenceWarning, match=what):
+        model = make(RBF(0.35), sampler=sampler, n_steps=40, burn_in=0.0, n_chains=1).fit(X1, y1)
+    assert model.r_hat_ == np.inf
+    assert model.effective_sample_size_ == 1.0
+    model.save(tmp_path / "model.sf")
+    assert sf.load(tmp_path / "model.sf").r_hat_ == np.inf
+
+
+def test_one_chain_that_never_moves_is_told(monkeypatch):
+    """Whatever the others do, and wherever it stands."""
+    whole = gpstruct.EllipticalSlice.minimise
+
+    def held(self, *arguments):
+        result = whole(self, *arguments)
+        result.trace[0].watched[[1, 3]] = result.trace[0].watched[[1, 3], :1]
+        return result
+
+    monkeypatch.setattr(gpstruct.EllipticalSlice, "minimise", held)
+    what = r"2 of 4 chains \(number 1, 3\) never moved in 20 steps: lower the scale"
+    with pytest.warns(ConvergenceWarning, match=what):
+        model = make(sampler="ess", n_steps=40, n_chains=4).fit(X, Y)
+    assert model.r_hat_ == np.inf
+    assert model.effective_sample_size_ <= 16 / 2
+
+
 def test_steps_that_are_too_few_to_tell():
     with pytest.warns(ConvergenceWarning, match="too few steps to tell .*: raise n_steps"):
         model = make(n_steps=4).fit(X, Y)
@@ -758,6 +870,7 @@ def test_a_scheme_counts_in_training():
     # a sequence of one is a, of two is a b: nothing else is lawful
     model = make(RBF(1.0), scheme=table, n_steps=24).fit(X1, y1)
     np.testing.assert_allclose(model.log_likelihoods_, 0.0, atol=1e-12)
+    assert model.r_hat_ < 3.0  # chains move, though this one number does not
     np.testing.assert_allclose(model.log_likelihood(X1, y1), 0.0, atol=1e-12)
     free = make(RBF(1.0), n_steps=24).fit(X1, y1)
     assert free.log_likelihoods_.max() < -0.01
@@ -790,11 +903,25 @@ def test_files(wanted, tmp_path):
     assert again.predict_nbest(NEW, 3) == model.predict_nbest(NEW, 3)
     assert again.sample(NEW, 5, random_state=0) == model.sample(NEW, 5, random_state=0)
     np.testing.assert_array_equal(again.log_likelihood(X, Y), model.log_likelihood(X, Y))
-    for name in ("n_samples_", "n_tokens_", "n_kept_", "effective_sample_size_", "r_hat_"):
+    kept = ("n_samples_", "n_tokens_", "n_kept_", "effective_sample_size_", "r_hat_")
+    for name in (*kept, "n_iter_", "n_evaluations_"):
         assert getattr(again, name) == getattr(model, name), name
     np.testing.assert_array_equal(again.transitions_, model.transitions_)
     for name in ("log_likelihoods_", "kernel_samples_"):  # too much for a file, it is said
         assert not hasattr(again, name)
+
+
+def test_files_of_older_versions_have_no_counts(model, tmp_path):
+    path = tmp_path / "model.sf"
+    model.save(path)
+    header, arrays = read_model(path)
+    del header["model"]["counts"]
+    write_model(path, header, arrays)
+    again = sf.load(path)
+    assert not hasattr(again, "n_iter_")
+    again.save(path)
+    again = sf.load(path)
+    np.testing.assert_array_equal(probabilities(again, NEW), probabilities(model, NEW))
 
 
 def test_files_that_are_damaged(model, tmp_path):
@@ -806,6 +933,10 @@ def test_files_that_are_damaged(model, tmp_path):
     damage += [told | {"variance": bad} for bad in (-1.0, "x", None)]
     for bad in (*damage, {}, None, 3):
         write_model(path, header | {"model": header["model"] | {"remainder": bad}}, arrays)
+        with pytest.raises(ModelFileError):
+            sf.load(path)
+    for bad in ({"n_iter_": -1}, {"n_iter_": "x"}, {"n_evaluations_": 1.5}, {"fit": 1}, None, 3):
+        write_model(path, header | {"model": header["model"] | {"counts": bad}}, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
     steps = arrays["model/steps"]
@@ -837,6 +968,28 @@ def test_chains_on_a_device():
     assert one.log_likelihoods_.shape == (8, 750)
     assert one.log_likelihoods_.mean() == pytest.approx(two.log_likelihoods_.mean(), rel=0.05)
     assert np.abs(probabilities(one, NEW) - probabilities(two, NEW)).max() < 0.1
+
+
+def test_more_chains_than_the_device_has_memory_for(monkeypatch):
+    device_slice = pytest.importorskip("seqfield.optimisers.device_slice")
+    many = make(engine="jax", sampler="ess", n_chains=10**9, n_samples=4)
+    what = rf"1000000000 chains .* {len(Z)} .*need at least \d.* GiB, .*lower n_chains, set n_land"
+    with pytest.raises(BudgetError, match=what):
+        many.fit(X, Y)
+
+    def full(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.")
+
+    monkeypatch.setattr(device_slice, "start", full)
+    with pytest.raises(BudgetError, match=r"2 chains .*more memory than .*lower n_chains"):
+        make(engine="jax", sampler="ess").fit(X, Y)
+
+    def wrong(*_):
+        raise RuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(device_slice, "start", wrong)
+    with pytest.raises(RuntimeError, match="something else"):
+        make(engine="jax", sampler="ess").fit(X, Y)
 
 
 @pytest.mark.parametrize("sampler", ["hmc", "nuts"])

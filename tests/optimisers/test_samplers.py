@@ -19,7 +19,7 @@ from seqfield.estimators._objective import Constraint, Objective
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.optimisers import elliptical_slice, hamiltonian
-from seqfield.optimisers._sampling import Plan, effective_sample_size
+from seqfield.optimisers._sampling import Draws, Plan, effective_sample_size, split_r_hat
 from seqfield.optimisers.device_slice import DeviceSlice
 from seqfield.optimisers.elliptical_slice import EllipticalSlice, Likelihood, Walk
 from seqfield.optimisers.hamiltonian import Hamiltonian, NoUTurn, Point, Points, StepSize, rotated
@@ -670,6 +670,70 @@ def test_simulation_based_calibration(kind):
     """A prior whose scale is a tenth off shows in the squared norm at once."""
     assert unevenness(ranks(kind, 1.0)).max() < 3.0
     assert unevenness(ranks(kind, 1.1))[0] > 4.5
+
+
+# --- what is told of chains --------------------------------------------------------------------
+
+
+def watched(*scalars):
+    """Draws of which these scalars (chains, steps) were watched."""
+    return Draws(np.zeros((1, 1)), np.stack(scalars, axis=-1), 0)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1e6 / 3.0])
+@pytest.mark.parametrize("m", [1, 4])
+def test_chains_that_stand_still(m, value):
+    """Rounding in their means makes no difference."""
+    for values in (np.full((m, 100), value), np.full((m, 101), value) + np.arange(m)[:, None]):
+        assert split_r_hat(values) == np.inf
+        assert 1 <= effective_sample_size(values) <= m
+        draws = watched(values, 3.0 * values)
+        assert draws.still == list(range(m))
+        assert draws.r_hat == np.inf
+        assert draws.effective_sample_size <= m
+
+
+def test_one_chain_that_stands_still():
+    """Also at a value that the others have in the mean, which R-hat would not see."""
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=(2, 4, 1000))
+    one[2], two[2] = 0.0, 0.1
+    assert split_r_hat(one) < 1.01
+    draws = watched(one, two)
+    assert draws.still == [2]
+    assert draws.r_hat == np.inf
+    assert draws.effective_sample_size <= 16
+    two[2, 500] = 0.2  # a single move
+    assert watched(one, two).still == []
+
+
+def test_a_scalar_that_cannot_move_says_nothing():
+    """Where the labels are sure in all draws, log-likelihoods are 0, and yet chains move."""
+    moving = np.random.default_rng(0).normal(size=(4, 1000))
+    draws = watched(np.zeros_like(moving), moving)
+    assert draws.still == []
+    assert draws.r_hat == split_r_hat(moving) < 1.01
+    assert draws.effective_sample_size == effective_sample_size(moving) > 3000
+
+
+def test_steps_too_few_to_say_that_a_chain_stands_still():
+    for n in (1, 2, 3):
+        draws = watched(np.zeros((2, n)), np.ones((2, n)))
+        assert np.isnan(draws.r_hat)
+        assert np.isnan(draws.effective_sample_size)
+    assert watched(np.zeros((2, 1)), np.ones((2, 1))).still == []
+
+
+@pytest.mark.parametrize("kind", ["hmc", "nuts"])
+@pytest.mark.parametrize("burn_in", [0.0, 0.1])
+def test_the_step_is_tuned_without_burn_in(kind, burn_in):
+    """From draws of the prior a step of 1 goes down to where it is 20 times too large."""
+    goal = Gaussian(np.full(30, 400.0))
+    theta, draws = draw(kind, goal, 30, n_steps=30, n_chains=3, burn_in=burn_in)
+    assert theta.shape == (3, 30 - int(30 * burn_in), 30)
+    moved = (np.diff(theta, axis=1) != 0.0).any(axis=2).mean()
+    assert moved > 0.5
+    assert draws.still == []
 
 
 # --- seeds and threads -------------------------------------------------------------------------

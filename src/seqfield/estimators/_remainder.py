@@ -21,7 +21,8 @@ from seqfield.kernels import Kernel
 from seqfield.linalg.factor import cholesky_factor, eigen_factor
 from seqfield.sequences import Sequences
 
-#: tokens of a sequence whose remainders are drawn together; longer ones are cut
+#: tokens of a sequence whose remainders are drawn together; longer ones are cut into parts that are
+#: drawn apart
 LONGEST = 256
 #: what is added to a remainder's covariance, as a part of k(x, x)
 JITTER = 1e-8
@@ -70,16 +71,22 @@ class Remainder:
 
     def add(self, values: Floats, data: Sequences) -> None:
         """Add a draw of it to each column of values at the data's tokens, in place."""
-        longest = min(LONGEST, int(data.lengths.max()))
-        # other numbers than those that the seed gave to the functions themselves; row t belongs to
-        # the token t of a sequence, so that labels do not depend on what else is labelled with it
-        z = np.random.default_rng([self.seed, 1]).normal(size=(longest, values.shape[1]))
-        z *= np.sqrt(self.variance)
-        for a, b in pairwise(data.offsets.tolist()):
-            for first in range(a, b, LONGEST):
-                part = slice(first, min(first + LONGEST, b))
+        longest, places = int(data.lengths.max()), list(pairwise(data.offsets.tolist()))
+        for k, begin in enumerate(range(0, longest, LONGEST)):
+            z = self._numbers(k, (min(LONGEST, longest - begin), values.shape[1]))
+            places = [(a, b) for a, b in places if a + begin < b]
+            for a, b in places:
+                part = slice(a + begin, min(a + begin + LONGEST, b))
                 root = self.root(data.x[part])
                 values[part] += root @ z[: len(root)]
+
+    def _numbers(self, part: int, shape: tuple[int, int]) -> Floats:
+        """Random numbers for the tokens of a part, whatever sequence they are in: row t belongs to
+        its token t, so that labels do not depend on what else is labelled with it."""
+        # other numbers than those that the seed gave to the functions themselves
+        z: Floats = np.random.default_rng([self.seed, 1, part]).normal(size=shape)
+        z *= np.sqrt(self.variance)
+        return z
 
     def state(self) -> dict[str, Any]:
         """For the header of a model file."""

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from seqfield._checks import number, score_size
@@ -34,6 +35,10 @@ CHOICES = {
 }
 #: steps of each chain if nothing is said
 STEPS = {"ess": 5000, "hmc": 200, "nuts": 200}
+#: counts of a fit that model files keep
+COUNTS = ("n_iter_", "n_evaluations_")
+#: chains that a warning names at most
+NAMED = 5
 #: chains that disagree by more than this have not settled
 SETTLED = 1.1
 
@@ -52,7 +57,8 @@ class GPStruct(SampledEstimator):
     n_steps : steps of each chain; by default 5000 for "ess", 200 for the others
     sampler : "hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which
         take gradients; "ess" (elliptical slice sampling), which needs none and takes far more steps
-    burn_in : the share of the steps that is thrown away
+    burn_in : the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it;
+        if it has fewer than 20 steps the others come before it, uncounted
     n_chains : independent chains, from draws of the prior
     n_samples : draws that are kept of all chains, evenly spread
     sample_kernel : before, slice sample the kernel's parameters (log-normal priors about their
@@ -68,9 +74,11 @@ class GPStruct(SampledEstimator):
     ----------
     classes_ : labels in column order
     effective_sample_size_, r_hat_ : of the log-likelihood and of the squared norm, whichever is
-        worse, over all steps after burn-in: r_hat_ is about 1 once the chains agree
+        worse, over all steps after burn-in: r_hat_ is about 1 once the chains agree, and infinite
+        if one of them never moved
     log_likelihoods_ : (n_chains, steps) of the training labels after burn-in, not in model files
-    n_evaluations_ : evaluations of the likelihood, or of its gradient
+    n_iter_ : steps of all chains; n_evaluations_ : evaluations of the likelihood, or of its
+        gradient
     n_samples_ : draws that are kept; transitions_ : (S, S) their mean transition scores
     kernel_, n_tokens_, n_kept_ : as in `GPSC`; kernel_samples_ : (rounds, parameters) logarithms
         (sample_kernel=True, not in model files)
@@ -187,14 +195,43 @@ class GPStruct(SampledEstimator):
         self.log_likelihoods_ = draws.watched[:, :, 0]
         self.n_evaluations_ = draws.n_evaluations
         if not self.r_hat_ <= SETTLED:  # of too few steps it is not a number
-            what = f"the chains disagree (R-hat {self.r_hat_:.2f})"
-            if np.isnan(self.r_hat_):
-                what = "too few steps to tell whether the chains agree"
             warnings.warn(
-                f"no convergence: {what}: raise n_steps"
-                + (", or use sampler='hmc'" if self.sampler == "ess" else ""),
+                f"no convergence: {self._unsettled(draws.still)}",
                 ConvergenceWarning,
                 stacklevel=_frames_inside() + 1,
             )
         self._keep_posterior(self._basis, theta, draws.theta, self._architecture.root_eta)
         del self.theta_, self._architecture, self._basis, self._tokens
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        header, arrays = super()._state()
+        counts = {name: int(getattr(self, name)) for name in COUNTS if hasattr(self, name)}
+        return header | {"counts": counts}, arrays
+
+    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        super()._restore(header, arrays)
+        # files of older versions have none
+        for name, value in header.get("counts", {}).items():
+            if name not in COUNTS:
+                raise InputError(f"unknown count {name!r}")
+            setattr(self, name, number(name, value, low=0, whole=True))
+
+    def _unsettled(self, still: list[int]) -> str:
+        """What is wrong with the chains, of which some never moved, and what to do."""
+        if still and not np.isnan(self.r_hat_):
+            return _standing(still, self.log_likelihoods_.shape, self.sampler)
+        what = f"the chains disagree (R-hat {self.r_hat_:.2f})"
+        if np.isnan(self.r_hat_):
+            what = "too few steps to tell whether the chains agree"
+        other = ", or use sampler='hmc'" if self.sampler == "ess" else ""
+        return f"{what}: raise n_steps{other}"
+
+
+def _standing(still: list[int], shape: tuple[int, ...], sampler: str) -> str:
+    named = ", ".join(map(str, still[:NAMED])) + ", ..." * (len(still) > NAMED)
+    # steps of "ess" have no size that could be too large
+    remedy = "" if sampler == "ess" else "raise burn_in or n_steps, in which the step is tuned, or "
+    return (
+        f"{len(still)} of {shape[0]} chains (number {named}) never moved in {shape[1]} steps: "
+        f"{remedy}lower the scale of the kernel, eta or sample_weight"
+    )

@@ -24,7 +24,16 @@ from seqfield.kernels.standard import (
     Polynomial,
     RationalQuadratic,
 )
-from seqfield.linalg._jax import check_device, double, jax, jit, jnp, lax
+from seqfield.linalg._jax import (
+    check_device,
+    double,
+    free_bytes,
+    is_out_of_memory,
+    jax,
+    jit,
+    jnp,
+    lax,
+)
 
 #: rows of G that are formed, multiplied and added up at once
 ROWS = 512
@@ -178,13 +187,11 @@ def _empty(n: int, kind: Any) -> Any:
     shape = (-(-n // height), height, n)
     need = float(np.prod(shape)) * kind.itemsize
     device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    free = stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
     try:
-        if need <= free:
+        if need <= free_bytes(device):
             return jnp.zeros(shape, kind).block_until_ready()
-    except Exception as error:  # of a class that has no public name in all versions
-        if "RESOURCE_EXHAUSTED" not in str(error):
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
     raise BudgetError(
         f"the gram matrix of {n} x {n} tokens in {kind} needs {need / 2**30:.3g} GiB, which the "

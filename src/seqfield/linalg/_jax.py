@@ -21,7 +21,18 @@ except ImportError as error:
         "engine='jax' needs JAX, which is not installed: pip install 'seqfield[jax]'"
     ) from error
 
-__all__ = ["check_device", "double", "jax", "jit", "jnp", "lax", "on_cpu", "unroll"]
+__all__ = [
+    "check_device",
+    "double",
+    "free_bytes",
+    "is_out_of_memory",
+    "jax",
+    "jit",
+    "jnp",
+    "lax",
+    "on_cpu",
+    "unroll",
+]
 
 # without types, so that checks do not depend on the version of JAX, nor on its being there
 jax: Any = _jax
@@ -65,6 +76,30 @@ def check_device() -> None:
         raise _no_double(device) from error
     if found.dtype != np.float64 or found[0] != 1.0 + 2.0**-40:
         raise _no_double(device)
+
+
+def free_bytes(device: Any) -> float:
+    """What a device has left; infinite if it does not say."""
+    stats = device.memory_stats()
+    if stats is None and device.platform == "cpu":
+        return _free_on_host()
+    stats = stats or {}
+    return float(stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0))
+
+
+def _free_on_host() -> float:
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024.0 * float(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):  # not on Linux
+        return np.inf
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether JAX raised this for want of memory."""
+    # of a class that has no public name in all versions
+    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
 
 
 def _no_double(device: Any) -> CapabilityError:

@@ -28,14 +28,30 @@ class Draws(NamedTuple):
     n_evaluations: int
 
     @property
+    def still(self) -> list[int]:
+        """The chains that never moved in two steps or more."""
+        if self.watched.shape[1] < 2:
+            return []
+        return np.flatnonzero((np.ptp(self.watched, axis=1) == 0.0).all(axis=1)).tolist()
+
+    @property
     def effective_sample_size(self) -> float:
         """Of the watched scalar that has the least."""
-        return min(effective_sample_size(self.watched[:, :, k]) for k in range(len(WATCHED)))
+        return min(map(effective_sample_size, self._telling))
 
     @property
     def r_hat(self) -> float:
-        """Of the watched scalar that has the largest."""
-        return max(split_r_hat(self.watched[:, :, k]) for k in range(len(WATCHED)))
+        """Of the watched scalar that has the largest; infinite if a chain never moved, wherever it
+        stands, unless there are too few steps to tell."""
+        largest = max(map(split_r_hat, self._telling))
+        return float("inf") if self.still and not np.isnan(largest) else largest
+
+    @property
+    def _telling(self) -> list[Floats]:
+        """The watched scalars, without one that is the same everywhere while chains move: where
+        all labels are sure, every log-likelihood is 0."""
+        each = [self.watched[:, :, k] for k in range(len(WATCHED))]
+        return [values for values in each if np.ptp(values) > 0.0] or each
 
 
 class Move(NamedTuple):
@@ -164,7 +180,8 @@ def finished(draws: Draws, n_iter: int) -> Result:
 
 
 def split_r_hat(values: Floats) -> float:
-    """Potential scale reduction of chains (m, n), each cut in two: about 1 once they agree.
+    """Potential scale reduction of chains (m, n), each cut in two: about 1 once they agree, and
+    infinite if none of them moves.
 
     >>> rng = np.random.default_rng(0)
     >>> split_r_hat(rng.normal(size=(4, 1000))) < 1.01
@@ -176,10 +193,11 @@ def split_r_hat(values: Floats) -> float:
     if half < 2:
         return float("nan")
     parts = np.vstack([values[:, :half], values[:, -half:]])
-    within = parts.var(axis=1, ddof=1).mean()
+    # from where each begins, so that rounding does not make a constant vary
+    within = (parts - parts[:, :1]).var(axis=1, ddof=1).mean()
     between = parts.mean(axis=1).var(ddof=1)
     if within == 0.0:
-        return 1.0 if between == 0.0 else float("inf")
+        return float("inf")
     return float(np.sqrt((half - 1) / half + between / within))
 
 
@@ -187,7 +205,7 @@ def effective_sample_size(values: Floats) -> float:
     """Independent draws that would tell as much of the mean as chains (m, n) do.
 
     Autocorrelations of all chains together, summed in pairs while these fall and stay positive
-    (Geyer's initial monotone sequence).
+    (Geyer's initial monotone sequence). A chain that does not move is one draw at most.
 
     >>> rng = np.random.default_rng(0)
     >>> 3000 < effective_sample_size(rng.normal(size=(4, 1000))) < 5000
@@ -196,19 +214,22 @@ def effective_sample_size(values: Floats) -> float:
     m, n = values.shape
     if n < 4:
         return float("nan")
-    centred = values - values.mean(axis=1, keepdims=True)
+    moved = values - values[:, :1]  # exactly 0 of a chain that does not
+    centred = moved - moved.mean(axis=1, keepdims=True)
     size = 2 ** int(np.ceil(np.log2(2 * n)))
     power = np.abs(np.fft.rfft(centred, size, axis=1)) ** 2
     covariance = np.fft.irfft(power, size, axis=1)[:, :n].mean(axis=0) / n
     within = covariance[0] * n / (n - 1)
+    if within == 0.0:
+        return float(m)
     between = values.mean(axis=1).var(ddof=1) if m > 1 else 0.0
     total = within * (n - 1) / n + between
-    if total == 0.0:
-        return float(m * n)
     rho = 1.0 - (within - covariance) / total
     rho[0] = 1.0
     pairs = rho[: n - n % 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs < 0.0)
     pairs = pairs[: negative[0] if len(negative) else len(pairs)]
     time = max(-1.0 + 2.0 * np.minimum.accumulate(pairs).sum(), 1.0 / np.log10(m * n))
-    return float(m * n / time)
+    n_still = int((np.ptp(values, axis=1) == 0.0).sum())
+    # those alone, each with the weight 1 / m in the mean, leave it a variance of n_still / m^2
+    return float(min(m * n / time, m * m / n_still) if n_still else m * n / time)

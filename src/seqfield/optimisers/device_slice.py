@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from seqfield.linalg._jax import check_device, double, jax, jnp
+from seqfield.errors import BudgetError
+from seqfield.linalg._jax import check_device, double, free_bytes, is_out_of_memory, jax, jnp
 from seqfield.optimisers._base import Callback, Floats, Result, require
 from seqfield.optimisers._jax_chains import chains_of
-from seqfield.optimisers._jax_slice import Function, Model, advance, start
+from seqfield.optimisers._jax_slice import Function, Model, advance, bytes_needed, start
 from seqfield.optimisers._sampling import Chain, Move, Plan, Teller, finished, joined
 
 #: steps that the device makes at once
@@ -38,13 +39,21 @@ class DeviceSlice:
         """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
         require("elliptical slice sampling on a device", objective, self.needs)
         check_device()
-        with double():
-            return self._run(objective, Teller(callback))
+        try:
+            with double():
+                return self._run(objective, Teller(callback))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._too_much(objective) from error
 
     def _run(self, objective: Any, told: Teller) -> Result:
         plan, architecture = self.plan, objective.architecture
         root = jnp.asarray(architecture.root)
         model = Model(root, jnp.asarray(architecture.root_eta), chains_of(objective, len(root)))
+        need = bytes_needed(model, plan.n_chains)
+        if need > free_bytes(jax.devices()[0]):
+            raise self._too_much(objective, f"at least {need / 2**30:.3g} GiB, ")
         # of the generators the one that devices make fastest
         state = start(model, jax.random.key(self.seed, impl="rbg"), plan.n_chains)
         room = jnp.zeros((BLOCK, plan.n_chains, 2))
@@ -74,6 +83,14 @@ class DeviceSlice:
         empty = np.zeros((0, architecture.n_parameters))
         found = [Chain(np.array(k) if k else empty, w) for k, w in zip(kept, after, strict=True)]
         return finished(joined(found, int(state.n_evaluations)), done * plan.n_chains)
+
+    def _too_much(self, objective: Any, need: str = "") -> BudgetError:
+        n, rank = objective.architecture.root.shape
+        return BudgetError(
+            f"{self.plan.n_chains} chains side by side over {n} distinct tokens (rank {rank}) need "
+            f"{need}more memory than the device {jax.devices()[0]} has left: lower n_chains, set "
+            "n_landmarks or a lower one, give fewer sequences, or use engine='numba'"
+        )
 
 
 def _parameters(at: Function, n_parameters: int) -> Floats:

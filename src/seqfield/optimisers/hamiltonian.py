@@ -6,10 +6,14 @@ rotation of (theta, p), which is taken exactly; the likelihood kicks p before an
 there are that the data say nothing of.
 
 In the burn-in the step goes to where a share ``accept`` of proposals is taken (dual averaging,
-Hoffman and Gelman 2014). The chains of HMC go side by side, with paths of the same random length:
-a product with the root of the covariance, which is what a gradient costs, reads it once for all of
-them. NUTS doubles a path until it turns back and takes a point of it with the probability of its
-energy; its chains run on threads.
+Hoffman and Gelman 2014); a burn-in that is too short for that has steps before it that nobody sees.
+From a draw of the prior any step goes downhill, so one that is not tuned is far too large where the
+chain arrives, and moves it no more.
+
+The chains of HMC go side by side, with paths of the same random length: a product with the root of
+the covariance, which is what a gradient costs, reads it once for all of them. NUTS doubles a path
+until it turns back and takes a point of it with the probability of its energy; its chains run on
+threads.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from seqfield.optimisers._sampling import (
 ASTRAY = 1000.0
 #: doublings of a path of NUTS; a path of HMC has no more steps than that either
 DEPTH = 8
+#: steps in which the step size is tuned at least
+TUNED = 20
 #: how far a path of HMC goes at most: a quarter of the prior's period, after which nothing of
 #: where it began is left
 LENGTH = np.pi / 2
@@ -128,13 +134,14 @@ class _SideBySide:
         """Steps from draws of the prior."""
         here = self._at(self.rng.normal(size=shape), np.zeros(shape))
         tuning = StepSize(self._first_step(here), self.accept)
-        for step in range(plan.n_steps):
+        for step in range(first_tuned(plan), plan.n_steps):
             here = here._replace(p=self.rng.normal(size=shape))
             burning = step < plan.n_burnt
             here, accept = self._path(here, tuning.trial if burning else tuning.final)
             if burning:
                 tuning.learn(accept)
-            yield [Move(*one) for one in zip(here.theta, -here.loss, strict=True)]
+            if step >= 0:
+                yield [Move(*one) for one in zip(here.theta, -here.loss, strict=True)]
 
     def _at(self, theta: Floats, p: Floats) -> Points:
         self.n_evaluations += 1
@@ -205,13 +212,14 @@ class _Chain:
         """Steps from a draw of the prior."""
         here = self._at(self.rng.normal(size=size), np.zeros(size))
         tuning = StepSize(self._first_step(here), settings.accept)
-        for step in range(settings.plan.n_steps):
+        for step in range(first_tuned(settings.plan), settings.plan.n_steps):
             here = here._replace(p=self.rng.normal(size=size))
             burning = step < settings.plan.n_burnt
             here, accept = self._turning(here, tuning.trial if burning else tuning.final)
             if burning:
                 tuning.learn(accept)
-            yield Move(here.theta, -here.loss)
+            if step >= 0:
+                yield Move(here.theta, -here.loss)
 
     def _at(self, theta: Floats, p: Floats) -> Point:
         self.n_evaluations += 1
@@ -285,6 +293,11 @@ def rotated(point: Any, size: float, at: Callable[[Floats, Floats], Any]) -> Any
     a, b = np.cos(size), np.sin(size)
     new = at(a * point.theta + b * p, a * p - b * point.theta)
     return new._replace(p=new.p - 0.5 * size * new.gradient)
+
+
+def first_tuned(plan: Plan) -> int:
+    """The number of the first step: below 0 if the burn-in has too few of them to tune the step."""
+    return min(0, plan.n_burnt - TUNED)
 
 
 def first_step(gain: Callable[[float], float]) -> float:
