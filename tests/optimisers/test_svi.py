@@ -11,11 +11,13 @@ import pytest
 
 import seqfield as sf
 from seqfield.architectures.inducing import Inducing
+from seqfield.chain import ChainScores
 from seqfield.errors import CapabilityError
 from seqfield.estimators._objective import Objective
 from seqfield.kernels import RBF, Linear, Scaled, Sum
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
+from seqfield.losses.marginal import MarginalLoss
 from seqfield.losses.piecewise import PiecewiseLoss
 from seqfield.optimisers import _elbo
 from seqfield.optimisers._elbo import elbo, moments_of
@@ -24,8 +26,9 @@ from seqfield.optimisers._expectations import (
     ChainLikelihood,
     Moments,
     by_reparameterisation,
+    information,
 )
-from seqfield.optimisers.svi import Adam, StochasticVariational, _State, _Watch
+from seqfield.optimisers.svi import Adam, StochasticVariational, _Drift, _State, _Watch
 from seqfield.optimisers.variational_gaussian import (
     Gaussians,
     Natural,
@@ -804,8 +807,169 @@ def test_a_slow_rise_under_noise_goes_on():
     assert early <= 2
 
 
-def test_a_flat_bound_ends_it():
+@pytest.mark.parametrize("value", [-6.0, -60.0, -600.0, -6e4])
+def test_a_flat_bound_ends_it(value):
+    """Whatever it is as a part of noise, where a nat more is all that noise could hide."""
     rng = np.random.default_rng(0)
-    ends = [stopped_at(-600 + 2 * rng.normal(size=200)) for _ in range(20)]
+    ends = [stopped_at(value + rng.normal(size=200), 1e-3) for _ in range(20)]
     assert None not in ends
     assert np.median(ends) <= 40
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-2])
+def test_noise_that_could_hide_a_rise_goes_on(tol):
+    """As of Adam in its first hundred epochs: of -290 one nat an epoch, under a noise of 30."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        assert stopped_at(-340 + np.arange(100.0) + 30 * rng.normal(size=100), tol) is None
+
+
+def test_no_tolerance_is_never_met():
+    assert stopped_at(np.full(300, -10.0), 0.0) is None
+    assert stopped_at(-10.0 - np.arange(300.0), 0.0) is None
+    assert stopped_at(np.full(300, -10.0), 1e-9) == 20
+
+
+def test_a_kernel_moves_while_its_steps_have_one_sign():
+    drift = _Drift(0.1)
+    for epoch in range(10):
+        drift(np.array([0.0, 0.1 * epoch]))
+        assert not drift.moving  # ten epochs are needed to tell
+    drift(np.array([0.0, 1.0]))
+    assert drift.moving
+    for _ in range(10):
+        drift(np.array([0.0, 0.9]))
+    assert not drift.moving
+    # to and fro
+    for epoch in range(30):
+        drift(np.array([0.0, 0.9 + 0.1 * (epoch % 2)]))
+        assert not drift.moving
+    none = _Drift(0.1)
+    for _ in range(30):
+        none(np.zeros(0))
+    assert not none.moving
+
+
+def test_a_fit_ends_once_its_kernel_rests():
+    """From a scale so small that the bound has nothing to tell at first."""
+    rng = np.random.default_rng(0)
+    x, offsets = rng.normal(size=(60, 1)), offsets_of([5] * 12)
+    targets = Targets((x[:, 0] > 0).astype(np.int32), None, offsets)
+    model = Inducing(2, Scaled(RBF(1.0), 1e-4), np.linspace(-2.0, 2.0, 9)[:, None], 0.0)
+    given = {"max_iter": 40, "tol": 0.1, "n_samples": 8, "learning_rate": 0.05}
+    problem = model, Sequences(x, offsets), targets, np.ones(12)
+    assert run(*problem, **given).converged
+    result = run(*problem, optimize_kernel=True, **given)
+    assert not result.converged
+    assert result.trace[0].moving
+    rise = result.trace[0].architecture.kernel.log_parameters - model.kernel.log_parameters
+    assert np.abs(rise).max() > 0.5
+
+
+# --- labels of which some are missing ----------------------------------------------------------
+
+
+def all_labellings(scores):
+    """Every labelling of one sequence, and its probability."""
+    n, s = scores.node.shape
+    every = np.array(list(np.ndindex(*[s] * n)))
+    path = scores.node[np.arange(n), every].sum(axis=1)
+    path += scores.edge[every[:, :-1], every[:, 1:]].sum(axis=1)
+    p = np.exp(path - path.max())
+    return every, p / p.sum()
+
+
+def exact_information(scores, allowed):
+    """Covariances of means given what is known: of indicators (S, T, T), of transitions (S, S)."""
+    every, p = all_labellings(scores)
+    n, s = scores.node.shape
+    cells = np.where(allowed[np.arange(n), every], -1, every)
+    node = (every[:, :, None] == np.arange(s)).astype(float)
+    pairs = np.zeros((len(every), s, s))
+    for t in range(1, n):
+        np.add.at(pairs, (np.arange(len(every)), every[:, t - 1], every[:, t]), 1.0)
+    for part in (node, pairs):
+        for cell in np.unique(cells, axis=0):
+            own = (cells == cell).all(axis=1)
+            part[own] = np.tensordot(p[own] / p[own].sum(), part[own], 1)
+        part -= np.tensordot(p, part, 1)
+    return np.einsum("y,yaj,ybj->jab", p, node, node), np.einsum("y,yij->ij", p, pairs**2)
+
+
+#: known alone, missing alone, one of two
+KNOWLEDGE = {
+    "known": [[0], [2], [1], [1]],
+    "missing": [[0], [0, 1, 2], [1], [0, 1, 2]],
+    "candidates": [[0, 2], [0], [0, 1, 2], [1, 2]],
+    "nothing": [[0, 1, 2]] * 4,
+}
+
+
+@pytest.mark.parametrize("name", KNOWLEDGE)
+def test_information_equals_enumeration(name):
+    allowed = np.array([[k in own for k in range(3)] for own in KNOWLEDGE[name]])
+    # a known label would have been told, whichever it is
+    allowed[allowed.sum(axis=1) == 1] = False
+    rng = np.random.default_rng(0)
+    scores = ChainScores(rng.normal(size=(4, 3)), rng.normal(size=(3, 3)))
+    want, want_steps = exact_information(scores, allowed)
+    found = [information(scores, allowed, np.array([0.7]), rng, 8) for _ in range(600)]
+    nodes, steps = np.array([one[0][0] for one in found]), np.array([one[1] for one in found])
+    for got, right in ((nodes, 0.7 * want), (steps, 0.7 * want_steps)):
+        error = got.std(axis=0, ddof=1) / np.sqrt(len(got))
+        assert (np.abs(got.mean(axis=0) - right) <= FAR * error + 1e-12).all()
+    assert np.linalg.eigvalsh(nodes).min() > -1e-12
+    if name == "nothing":
+        assert max(np.abs(nodes).max(), steps.max()) < 1e-20
+    if name == "known":
+        node, _ = LogLoss().curvature(scores, None, np.array([0.7]), np.random.default_rng(3), 8)
+        same, _ = information(scores, allowed, np.array([0.7]), np.random.default_rng(3), 8)
+        np.testing.assert_allclose(same[0], node[0], atol=1e-12)
+
+
+def test_sequences_are_informed_on_by_themselves():
+    """Two at once, with weights, under a table of forbidden transitions."""
+    rng = np.random.default_rng(1)
+    edge = rng.normal(size=(3, 3))
+    edge[0, 2] = -np.inf
+    node, allowed = rng.normal(size=(5, 3)), np.zeros((5, 3), bool)
+    allowed[[1, 3]] = True
+    weights = np.array([0.5, 2.0])
+    both = ChainScores(node, edge, np.array([0, 3, 5]))
+    parts = [
+        (w, *exact_information(ChainScores(node[a:b], edge), allowed[a:b]))
+        for w, a, b in ((0.5, 0, 3), (2.0, 3, 5))
+    ]
+    found = [information(both, allowed, weights, rng, 8) for _ in range(600)]
+    for i, (w, want, _) in enumerate(parts):
+        got = np.array([one[0][i] for one in found])
+        error = got.std(axis=0, ddof=1) / np.sqrt(len(got))
+        assert (np.abs(got.mean(axis=0) - w * want) <= FAR * error + 1e-12).all()
+    got = np.array([one[1] for one in found])
+    error = got.std(axis=0, ddof=1) / np.sqrt(len(got))
+    want = sum(w * steps for w, _, steps in parts)
+    assert (np.abs(got.mean(axis=0) - want) <= FAR * error + 1e-12).all()
+
+
+def test_which_likelihoods_bend_where_labels_are_missing():
+    offsets, codes = np.array([0, 3]), np.array([0, -1, 1], np.int32)
+    missing = Targets(codes, np.array([[1, 0, 0], [1, 1, 1], [0, 1, 0]], bool), offsets)
+    sets = Targets(codes, np.array([[1, 0, 0], [0, 1, 1], [0, 1, 0]], bool), offsets)
+    for loss, bends in ((LogLoss(), (1, 1)), (PiecewiseLoss(), (1, 0)), (MarginalLoss(), (0, 0))):
+        for targets, wanted in zip((missing, sets), bends, strict=True):
+            found = ChainLikelihood(loss, None).bound(targets, np.ones(1)).curvature
+            assert (found is not None) == bool(wanted)
+
+
+def test_where_no_peak_is_ahead_a_step_goes_all_the_way():
+    """Of a log-likelihood that bends upwards more than the prior bends down."""
+    model, batch, bound, value = coupled(-30.0)
+    rng, q = np.random.default_rng(0), gaussians()
+    found = elbo(q, model, batch, bound, settings(n_samples=2, natural=False), rng)
+    state = _State(settings(), model, rng)
+    state.q, state.n_steps = q, 2
+    up = found.means - q.means
+    assert state._peak(batch, bound, found, up, np.zeros((2, 2))) == np.inf
+    assert state._peak(batch, bound, found, -up, np.zeros((2, 2))) == 0.0
+    state._natural(batch, bound, found._replace(covariances=0.0 * found.covariances), 1.0)
+    assert value(state.q) > value(q) + 1.0

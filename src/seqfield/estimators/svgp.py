@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from sklearn.decomposition import TruncatedSVD
 from seqfield._checks import number
 from seqfield.architectures.inducing import Inducing, is_dense
 from seqfield.errors import BudgetError, CapabilityError, InputError
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._descent import Floats, Recipe, _frames_inside
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import GIB
 from seqfield.estimators._objective import Objective
@@ -27,7 +28,7 @@ from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
 from seqfield.optimisers._base import Result, Step
-from seqfield.optimisers._expectations import BlackBox, ChainLikelihood
+from seqfield.optimisers._expectations import LABELLINGS, BlackBox, ChainLikelihood
 from seqfield.optimisers.svi import Fitted, StochasticVariational
 from seqfield.optimisers.variational_gaussian import Gaussians
 from seqfield.sequences import Sequences
@@ -41,6 +42,10 @@ CHOICES = {
 POOL, DIMENSIONS = 20_000, 50
 
 
+class TransitionsWarning(UserWarning):
+    """A likelihood function takes no notice of the transition scores that predictions use."""
+
+
 @register
 class StructuredSVGP(SampledEstimator):
     """Sparse variational Gaussian-process chain model (Galliani et al. 2017).
@@ -48,6 +53,11 @@ class StructuredSVGP(SampledEstimator):
     The model of `GPStruct`. The posterior of each label's function is a Gaussian over its values
     at inducing tokens (or a mixture of Gaussians), fitted by maximising a lower bound on log p(y)
     with minibatches of sequences: memory does not grow with their number.
+
+    Steps are its own natural gradients and Adam, not those of optax: Adam is ten lines, which need
+    no dependency, and natural gradients are not in it. Inducing tokens are pivots by default, not
+    k-means: they go by the kernel rather than by distances between features, are tokens of any
+    kind, and explain more of the prior, so that the bound is higher; "kmeans" is there by name.
 
     Parameters
     ----------
@@ -62,13 +72,16 @@ class StructuredSVGP(SampledEstimator):
         say of a label is the mean of what each does), or a function of (F, T, labels): score draws
         F (k, length, S), transition draws T (k, S, S) and label codes (length,), in order of
         ``classes``, -1 where missing, to k log-likelihoods. It needs no derivative, and must be
-        told ``classes``; predictions are those of the chain with the scores it has found
+        told ``classes``; predictions are those of the chain with the scores it has found, T among
+        them: those of T that it takes no notice of stay at their prior N(0, eta), over which
+        predictions average (transitions=False hands it zeros and predicts without)
     gradient : "reparam" takes the likelihood's derivative; "score" its values alone, with far more
         noise: raise ``n_draws``
     n_components : Gaussians in the posterior
     batch_size : sequences in a step; n_draws : draws of their scores
     optimizer : "natural" steps along natural gradients, which takes far fewer epochs (one
-        component, gradient="reparam", no label missing); "adam"; "auto": natural where it can
+        component, gradient="reparam", no candidate sets if piecewise; where labels are missing,
+        the Fisher information stands for second derivatives); "adam"; "auto": natural where it can
     optimize_kernel, optimize_inducing : learn the kernel's parameters and the inducing tokens
         (dense features alone, at 4 kernel matrices a feature and step) by the bound
     learning_rate : of Adam
@@ -76,15 +89,17 @@ class StructuredSVGP(SampledEstimator):
     eta, transitions : as in `GPSC`
     gram_budget : the most GiB that posterior and batches may take
     scheme, on_violation, classes, missing_label, random_state, n_jobs, verbose : as in `CRF`
-    max_iter : epochs; tol : stop when ten epochs raised the bound by less than this share of it,
-        and did not lower it
+    max_iter : epochs; tol : stop when the last ten epochs (or a fifth of all, if more) raised the
+        bound by less than this share of it over as many before and did not lower it, noise is too
+        small to hide a rise of ten times that, and kernel parameters hardly move; 0: never stop
 
     Attributes
     ----------
     classes_ : labels in column order
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files)
-    kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
+    kernel_ : the kernel, with what it learned; n_tokens_ : distinct training tokens; n_kept_ :
+        inducing tokens
     transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
         "piecewise" half of those that were learned
 
@@ -125,6 +140,7 @@ class StructuredSVGP(SampledEstimator):
     tol: float
     gram_dtype = "float64"
     _natural: bool
+    _moving: bool
 
     def __init__(
         self,
@@ -205,8 +221,8 @@ class StructuredSVGP(SampledEstimator):
         self._natural = self._steps_naturally(targets)
         self._check_space()
         tokens = self._inducing_tokens(data)
-        self.n_tokens_ = int(data.n_tokens)
-        self._check_memory(data, tokens.shape[0])
+        self.n_tokens_ = len(distinct(data.x)[0])
+        self._check_memory(data, tokens.shape[0], partial=targets.allowed is not None)
         self._architecture = Inducing(
             len(self._labels), self._kernels[0], tokens, self._given_eta()
         )
@@ -227,14 +243,17 @@ class StructuredSVGP(SampledEstimator):
                     "optimize_inducing=False"
                 )
 
-    def _check_memory(self, data: Sequences, m: int) -> None:
-        """Posterior, its derivatives and the moments of Adam; a batch and its scores."""
+    def _check_memory(self, data: Sequences, m: int, *, partial: bool) -> None:
+        """Posterior, its derivatives and the moments of Adam; a batch and its scores; if labels are
+        ``partial``ly known, means given what is known of drawn ones."""
         s, k, copies = len(self._labels), self.n_components, 4 if self._natural else 8
         lengths = np.sort(data.lengths)[-self.batch_size :].astype(np.float64)
         longest, squares = float(lengths.sum()), float((lengths**2).sum())
         need = copies * k * s * m**2 + longest * (m * (s + 4) + 3 * self.n_draws * s)
         # what is open of each sequence; covariance, root, inverse and derivative for each label
         need += squares * (3 * s * (k + 1) + 3)
+        if partial and self._natural:
+            need += LABELLINGS * longest * s
         if k > 1:  # overlaps of all pairs
             need += k**2 * s * m**2
         if self.gradient == "score":  # one sequence at a time: products of all draws, twice
@@ -255,8 +274,8 @@ class StructuredSVGP(SampledEstimator):
             reason = "has one component"
         elif self.gradient != "reparam":
             reason = "needs gradient='reparam'"
-        elif targets.allowed is not None:
-            reason = "needs every label: second derivatives have either sign where some are missing"
+        elif not self._likelihood_of_scores().bends(targets):
+            reason = "needs single labels or none with likelihood='piecewise', no candidates"
         if reason and self.optimizer == "natural":
             raise CapabilityError(f"optimizer='natural' {reason}; use optimizer='adam'")
         return self.optimizer != "adam" and not reason
@@ -269,6 +288,11 @@ class StructuredSVGP(SampledEstimator):
             some = np.sort(rng.choice(len(some), POOL, replace=False))
         x = data.x[some]
         x = x[distinct(x)[0]]
+        if self._kernels[0].diagonal(x).max() <= 0.0:
+            raise InputError(
+                "a kernel must be positive semi-definite and not zero: all k(x, x) <= 0. Give it "
+                "features and scales that are not all zero"
+            )
         if x.shape[0] <= self.n_inducing:
             return x
         if self.inducing == "pivoted":
@@ -287,12 +311,9 @@ class StructuredSVGP(SampledEstimator):
         return x[np.unique(far.argmin(axis=0))]
 
     def _recipe(self, data: Sequences) -> Recipe:
-        loss: Loss = PiecewiseLoss() if self.likelihood == "piecewise" else LogLoss()
-        own: Any = ChainLikelihood(loss, self._constraint)
-        if callable(self.likelihood):
-            own = BlackBox(self.likelihood)
+        own = self._likelihood_of_scores()
         optimiser = StochasticVariational(
-            own,
+            BlackBox(self.likelihood) if callable(self.likelihood) else own,
             self.gradient,
             self._natural,
             self.n_components,
@@ -305,7 +326,12 @@ class StructuredSVGP(SampledEstimator):
             self.optimize_inducing,
             int(self._random().randint(2**31 - 1)),
         )
-        return Recipe(optimiser, loss)
+        return Recipe(optimiser, own.loss)
+
+    def _likelihood_of_scores(self) -> ChainLikelihood:
+        """That of the chain where a function was given."""
+        loss: Loss = PiecewiseLoss() if self.likelihood == "piecewise" else LogLoss()
+        return ChainLikelihood(loss, self._constraint)
 
     def _shown(self, step: Step) -> str:
         return f"ELBO {-step.value:.6g}"
@@ -317,6 +343,11 @@ class StructuredSVGP(SampledEstimator):
                 f"the bound fell from {self.bounds_[0]:.6g} to {self.bound_:.6g}, lower "
                 "learning_rate, or scale the features"
             )
+        if self._moving:
+            return (
+                "the kernel's parameters still move, raise max_iter or learning_rate, or use "
+                "optimize_kernel=False"
+            )
         return "raise max_iter or tol"
 
     def _has_fallen(self) -> bool:
@@ -326,17 +357,35 @@ class StructuredSVGP(SampledEstimator):
 
     def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
         fitted: Fitted = result.trace[0]
-        self.bounds_, self.bound_ = fitted.elbos, -result.value
+        self.bounds_, self.bound_, self._moving = fitted.elbos, -result.value, fitted.moving
         super()._finish(goal, theta, result)
         if result.converged and self._has_fallen():
             self._warn(result.n_iter)
         model, q = fitted.architecture, fitted.q
+        if callable(self.likelihood) and model.eta > 0.0:
+            self._check_notice(goal.problem().targets)
         self._kernels = [model.kernel]
         rng = np.random.default_rng(int(self._random().randint(2**31 - 1)))
         scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
         draws = _draws(q, model.eta, self.n_samples, rng)
         self._keep_posterior(_basis(model), theta, draws, scale)
         del self.theta_, self._architecture
+
+    def _check_notice(self, targets: Targets) -> None:
+        """Warn if the likelihood is the same for all transition scores."""
+        box, s, rng = BlackBox(self.likelihood), len(self._labels), np.random.default_rng(0)
+        for i in range(len(targets.offsets) - 1):
+            own = targets[np.array([i])]
+            f = np.repeat(rng.normal(size=(1, len(own.codes), s)), 2, axis=0)
+            values = box.bound(own, np.ones(1)).values(f, rng.normal(size=(2, s, s)))
+            if values[0] != values[1]:
+                return
+        warnings.warn(
+            "the likelihood function takes no notice of T: transition scores stay at their prior "
+            f"N(0, {self.eta:g}), and predictions average over it. Use transitions=False",
+            TransitionsWarning,
+            stacklevel=_frames_inside() + 1,
+        )
 
 
 def _has_numbers(kernel: Kernel) -> bool:

@@ -14,7 +14,9 @@ behind these follows by algebra:
 By Stein's identity the derivative by Sigma is also half the mean second derivative of the
 log-likelihood, which for a chain is minus the covariance of the labels' indicators. An estimate
 from labellings that are drawn at each draw of scores (``curvature``) is never of the wrong sign,
-whatever the noise: natural gradients, which add it to a precision, need that.
+whatever the noise: natural gradients, which add it to a precision, need that. Where labels are
+missing the second derivative itself has either sign; its mean over what might have been known, the
+Fisher information, has one, and stands for it (`information`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seqfield.chain import ChainScores
+from seqfield.chain import ChainScores, marginals, sample
 from seqfield.errors import InputError
+from seqfield.losses.log import LogLoss
 from seqfield.optimisers._base import Floats
 
 #: values of the log-likelihood (k, n) at scores (k, N, S) and transitions (k, S, S)
@@ -180,6 +183,32 @@ def _symmetric(matrices: Floats) -> Floats:
     return 0.5 * (matrices + matrices.swapaxes(-1, -2))
 
 
+def information(
+    scores: ChainScores, allowed: Any, weights: Floats, rng: np.random.Generator, n: int
+) -> tuple[list[Floats], Floats]:
+    """Fisher information of partly known labels by the scores of each sequence, one label at a time
+    (S, T, T), and by each transition (S, S): unbiased, and positive semi-definite always.
+
+    It is the covariance of E[indicators | what is known of y] over y ~ p(y | x), here of n such y.
+    With all labels known these means are the indicators, and it is minus the second derivative.
+    """
+    s, offsets = scores.n_labels, scores.offsets
+    centred, counts = np.empty((n, *scores.node.shape)), np.empty((n, s, s))
+    for k, y in enumerate(sample(scores, n, random_state=rng)):
+        # a label among its token's candidates would have told that it is one of them, no more
+        told, inside = np.arange(s) == y[:, None], allowed[np.arange(len(y)), y]
+        told[inside] = allowed[inside]
+        # transitions of a sequence count its root weight times: their variances its weight times
+        found = marginals(scores, allowed=told, pairs="sum", weights=np.sqrt(weights))
+        centred[k], counts[k] = found.node, found.pairs
+    centred -= centred.mean(axis=0)
+    nodes = []
+    for i, (a, b) in enumerate(pairwise(offsets.tolist())):
+        own = centred[:, a:b].transpose(2, 1, 0)
+        nodes.append(weights[i] / (n - 1) * (own @ own.transpose(0, 2, 1)))
+    return nodes, counts.var(axis=0, ddof=1)
+
+
 class Bound(NamedTuple):
     """A log-likelihood of given labels."""
 
@@ -214,12 +243,25 @@ class ChainLikelihood:
         def curvature(
             f: Floats, t: Floats, rng: np.random.Generator
         ) -> tuple[list[Floats], Floats]:
+            if targets.allowed is not None and isinstance(self.loss, LogLoss):
+                return information(scores(f, t), targets.allowed, weights, rng, LABELLINGS)
             node, edge = self.loss.curvature(scores(f, t), targets, weights, rng, LABELLINGS)
             return node, edge
 
-        # second derivatives of one sign: those of a chain with all labels known
-        bends = hasattr(self.loss, "curvature") and targets.allowed is None
-        return Bound(values, gradient, curvature if bends else None)
+        return Bound(values, gradient, curvature if self.bends(targets) else None)
+
+    def bends(self, targets: Any) -> bool:
+        """Whether there are second derivatives of one sign, or what stands for them.
+
+        The pieces of the piecewise likelihood have them where a label is known or missing; of
+        several candidates they have not.
+        """
+        if not hasattr(self.loss, "curvature"):
+            return False
+        if isinstance(self.loss, LogLoss) or targets.allowed is None:
+            return True
+        n = targets.allowed.sum(axis=1)
+        return not ((n > 1) & (n < targets.allowed.shape[1])).any()
 
 
 class BlackBox:

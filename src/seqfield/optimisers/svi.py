@@ -5,12 +5,14 @@ derivatives by the Gaussians of their scores (`_expectations`), and pulls these 
 kernel's parameters and to the inducing tokens. Memory is that of q and of one batch: it does not
 grow with the number of tokens.
 
-q is stepped along natural gradients (one component, a likelihood whose second derivative has one
-sign), whose rate falls so that noise averages out; or by Adam, as are the other parameters.
+q is stepped along natural gradients (one component, a likelihood with second derivatives of one
+sign or with what stands for them), whose rate falls so that noise averages out; or by Adam, as are
+the other parameters.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,16 +43,23 @@ BENDS = 2
 HALVINGS = 30
 #: logarithms of kernel parameters that are of use to nobody
 FARTHEST = 100.0
-#: epochs between looks at whether the ELBO still rises
+#: epochs whose mean ELBO is compared with that of as many before
 PATIENCE = 10
+#: what noise may hide of a rise: so many tolerances, but no more than this part of the ELBO; or as
+#: much as tells nothing, which is all that there is to tell of few sequences
+HIDDEN, PART, NATS = 10.0, 0.01, 1.0
+#: kernel parameters are on their way if they go this part of what steps of one sign would
+ON_THE_WAY = 0.25
 
 
 class Fitted(NamedTuple):
-    """The end of it: q, the architecture with its kernel and tokens, and the ELBO of each step."""
+    """The end of it: q, the architecture with its kernel and tokens, the ELBO of each step, and
+    whether the kernel's parameters were still on their way."""
 
     q: Gaussians
     architecture: Inducing
     elbos: Floats
+    moving: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,8 @@ class StochasticVariational:
         state = _State(self, architecture, np.random.default_rng(self.seed))
         n = len(problem.tables)
         n_batches = -(-n // self.batch_size)
-        watch, converged, epoch = _Watch(self.tol), False, 0
+        settled, kernel = _Watch(self.tol), _Drift(n_batches * self.learning_rate)
+        converged, epoch = False, 0
         for epoch in range(1, self.max_iter + 1):
             order = state.rng.permutation(n)
             for chosen in np.array_split(order, n_batches):
@@ -94,17 +104,20 @@ class StochasticVariational:
             value = float(np.mean(state.elbos[-n_batches:]))
             if callback is not None and callback(Step(epoch, state.theta, -value)):
                 break
-            converged = watch(value)
+            # both look at every epoch
+            kernel(state.architecture.kernel.log_parameters)
+            converged = settled(value) and not kernel.moving
             if converged:
                 break
-        fitted = Fitted(state.q, state.architecture, np.array(state.elbos))
+        fitted = Fitted(state.q, state.architecture, np.array(state.elbos), kernel.moving)
         last = float(np.mean(fitted.elbos[-n_batches:]))
         return Result(state.theta, -last, None, epoch, converged, (fitted,))
 
 
 class _Watch:
-    """True once the mean ELBO of the last epochs is not above that of those before, nor below it
-    by more than noise.
+    """True once the mean ELBO of the last epochs is not above that of those before by more than a
+    tolerance, nor below it by more than noise, where noise is too small to hide a rise. A tolerance
+    of 0 is never met.
 
     The longer it takes, the slower it rises, so the more epochs it takes to tell that from noise:
     means are over `PATIENCE` epochs, or a fifth of all where that is more.
@@ -116,13 +129,34 @@ class _Watch:
     def __call__(self, value: float) -> bool:
         self.values.append(value)
         n = max(PATIENCE, len(self.values) // 5)
-        if len(self.values) < 2 * n:
+        if self.tol <= 0.0 or len(self.values) < 2 * n:
             return False
-        earlier = self.values[-2 * n : -n]
+        earlier, later = self.values[-2 * n : -n], self.values[-n:]
         before = np.mean(earlier)
-        rise, little = np.mean(self.values[-n:]) - before, self.tol * abs(before)
+        rise, little = np.mean(later) - before, self.tol * abs(before)
+        error = np.sqrt((np.var(earlier, ddof=1) + np.var(later, ddof=1)) / n)
+        if 2.0 * error > max(max(self.tol, min(HIDDEN * self.tol, PART)) * abs(before), NATS):
+            return False
         # of n values that fall as a line does the means are 3.5 of these spreads apart
         return bool(-max(little, 2.0 * np.std(earlier)) <= rise <= little)
+
+
+class _Drift:
+    """Whether the kernel's log-parameters still go somewhere: in `PATIENCE` epochs farther than a
+    part of ``reach``, the way of an epoch's steps of Adam if all have the same sign.
+
+    A kernel far from its best one moves steadily while the ELBO may not rise yet.
+    """
+
+    def __init__(self, reach: float) -> None:
+        self.reach, self.moving = reach, False
+        self.seen: list[Floats] = []
+
+    def __call__(self, parameters: Floats) -> None:
+        self.seen = [*self.seen[-PATIENCE:], parameters]
+        if len(self.seen) > PATIENCE and len(parameters):
+            way = float(np.abs(self.seen[-1] - self.seen[0]).max())
+            self.moving = way > ON_THE_WAY * PATIENCE * self.reach
 
 
 class _State:
@@ -201,7 +235,10 @@ class _State:
             down = bound.gradient(own - h * d_node, table - h * d_steps)
             change = np.vdot(up[1] - down[1], d_node) + np.vdot(up[2] - down[2], d_steps)
             bend -= float(change) / (2.0 * h * len(f))
-        return max(slope, 0.0) / bend if bend > 0.0 else 0.0
+        if bend > 0.0:
+            return max(slope, 0.0) / bend
+        # no peak ahead, as there may be none where labels are missing
+        return math.inf if slope > 0.0 else 0.0
 
     def _rising(
         self,
