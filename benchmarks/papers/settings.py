@@ -1,17 +1,24 @@
 """Which settings `sf.Tagger` should try, on sentences that the published folds do not use.
 
-    SEQFIELD_DATA=... python benchmarks/papers/settings.py [--task basenp] [--splits 4]
+    SEQFIELD_DATA=... python benchmarks/papers/settings.py grid [--task basenp] [--splits 4]
+    SEQFIELD_DATA=... python benchmarks/papers/settings.py procedure [--task basenp] [--splits 8]
 
 The four tasks' folds take the first sentences of a file; here are the others (of the segmentation
-task 19 lines, so its rows say little), in random splits of the folds' sizes. Prints for each kernel
-(linear plus so many times the cubed cosine), cost and c2 the token error and the NLL, best first.
-The temperature is the best on the tested half, the same advantage for all settings.
+task 19 lines, so its rows say little), in random splits of the folds' sizes.
+
+grid: for each kernel (linear plus so many times the cubed cosine), cost and c2 the token error and
+the NLL, best first. The temperature is the best on the tested half, the same advantage for all.
+procedure: `sf.Tagger` as a whole, choice and temperature by folds of the training half, for several
+scales of transitions and weights of rare features; differences from the first row, with standard
+errors.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +28,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
 from seqfield.data.datasets import corpus_folder
-from seqfield.kernels import Linear, Normalized
+from seqfield.estimators import tagger
+from seqfield.kernels import InverseFrequency, Linear, Normalized
 
 #: folder, file, first sentence and sentence after the last that are free, sizes of a split
 FREE = {
@@ -31,6 +39,8 @@ FREE = {
     "japanesene": ("JapaneseNE", "test.utf8.data", 100, None, (50, 50)),
 }
 WEIGHTS, COSTS, PENALTIES = (0.0, 5.0, 10.0), (0.0, 2.0, 4.0, 8.0), (0.1, 0.3, 1.0, 3.0)
+#: scale of transitions and power of the inverse frequency
+PRIORS = ((1.0, 0.0), (0.3, 0.0), (0.3, 0.1), (0.3, 0.15), (0.3, 0.2))
 
 
 def free_sentences(task: str) -> tuple[Any, list[list[str]], tuple[int, int]]:
@@ -45,9 +55,11 @@ def free_sentences(task: str) -> tuple[Any, list[list[str]], tuple[int, int]]:
 
 
 def model(weight: float, cost: float, c2: float, classes: list[str]) -> sf.GPSC:
-    kernel = Linear() + weight * Normalized(Linear()) ** 3 if weight else Linear()
+    kernel = Linear()
+    if weight:
+        kernel = InverseFrequency(Linear() + weight * Normalized(Linear()) ** 3, tagger.RARITY)
     loss = "softmax_margin" if cost else "log"
-    return sf.GPSC(kernel, loss=loss, cost=cost, c2=c2, classes=classes)
+    return sf.GPSC(kernel, loss=loss, cost=cost, c2=c2, eta=tagger.ETA, classes=classes)
 
 
 def measured(fitted: sf.GPSC, X: Any, y: list[list[str]]) -> tuple[float, float]:
@@ -63,30 +75,69 @@ def measured(fitted: sf.GPSC, X: Any, y: list[list[str]]) -> tuple[float, float]
     ).fun
 
 
+def halves(task: str, n_splits: int) -> Iterator[tuple[Any, Any, Any, Any, list[str]]]:
+    """X and y of each training half, of its test half, and all labels."""
+    X, y, sizes = free_sentences(task)
+    classes = sorted({label for row in y for label in row})
+    for seed in range(n_splits):
+        order = np.random.default_rng(seed).permutation(len(y))
+        train, test = order[: sizes[0]], order[sizes[0] : sum(sizes)]
+        yield X[train], pick(y, train), X[test], pick(y, test), classes
+
+
+def grid(task: str, n_splits: int) -> None:
+    settings = [(w, cost, c2) for w in WEIGHTS for cost in COSTS for c2 in PENALTIES]
+    found: dict[Any, list[tuple[float, float]]] = {setting: [] for setting in settings}
+    for X, y, X_test, y_test, classes in halves(task, n_splits):
+        for setting, rows in found.items():
+            rows.append(measured(model(*setting, classes).fit(X, y), X_test, y_test))
+    means = {setting: np.mean(rows, axis=0) for setting, rows in found.items()}
+    for setting in sorted(settings, key=lambda one: means[one][1])[:12]:
+        error, nll = means[setting]
+        cells = (task, *(f"{v:g}" for v in setting), f"{error:.2f}", f"{nll:.1f}")
+        print("|", " | ".join(cells), "|", flush=True)
+
+
+def procedure(task: str, n_splits: int) -> None:
+    found: dict[Any, list[tuple[float, float]]] = {prior: [] for prior in PRIORS}
+    for X, y, X_test, y_test, classes in halves(task, n_splits):
+        for prior, rows in found.items():
+            tagger.ETA, tagger.RARITY = prior
+            fitted = sf.Tagger(classes=classes, random_state=0).fit(X, y)
+            error = 100 * sf.metrics.token_error(y_test, fitted.predict(X_test))
+            nll = sf.metrics.token_nll(y_test, fitted.predict_proba(X_test), fitted.classes_)
+            rows.append((error, nll))
+    first = np.array(found[PRIORS[0]])
+    for prior, rows in found.items():
+        values, change = np.mean(rows, axis=0), np.array(rows) - first
+        error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
+        told = [f"{d:+.2f} ({e:.2f})" for d, e in zip(change.mean(axis=0), error, strict=True)]
+        cells = (task, *map(str, prior), f"{values[0]:.2f}", told[0], f"{values[1]:.1f}", told[1])
+        print("|", " | ".join(cells), "|", flush=True)
+
+
+PARTS = {
+    "grid": (grid, 4, "| task | cubed cosine | cost | c2 | token error % | NLL |"),
+    "procedure": (
+        procedure,
+        8,
+        "| task | eta | power | token error % | change | NLL | change |",
+    ),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--task", default="", help="only tasks whose name contains this")
-    parser.add_argument("--splits", type=int, default=4)
+    parser.add_argument("--splits", type=int)
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    grid = [(w, cost, c2) for w in WEIGHTS for cost in COSTS for c2 in PENALTIES]
-    print("| task | cubed cosine | cost | c2 | token error % | NLL |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    run, n_splits, header = PARTS[args.part]
+    print(header)
+    print(re.sub(r"[^|]+", " --- ", header))
     for task in (t for t in TASKS if args.task in t):
-        X, y, sizes = free_sentences(task)
-        classes = sorted({label for row in y for label in row})
-        found: dict[Any, list[tuple[float, float]]] = {setting: [] for setting in grid}
-        for seed in range(args.splits):
-            order = np.random.default_rng(seed).permutation(len(y))
-            train, test = order[: sizes[0]], order[sizes[0] : sum(sizes)]
-            for setting, rows in found.items():
-                fitted = model(*setting, classes).fit(X[train], pick(y, train))
-                rows.append(measured(fitted, X[test], pick(y, test)))
-        means = {setting: np.mean(rows, axis=0) for setting, rows in found.items()}
-        for setting in sorted(grid, key=lambda one: means[one][1])[:12]:
-            error, nll = means[setting]
-            cells = (task, *(f"{v:g}" for v in setting), f"{error:.2f}", f"{nll:.1f}")
-            print("|", " | ".join(cells), "|", flush=True)
+        run(task, args.splits or n_splits)
 
 
 if __name__ == "__main__":

@@ -204,3 +204,10 @@ def test_thin_roots_of_tokens_of_all_sizes():
         assert (error <= 1e-6 * sizes[:, None] * sizes).all()
         assert len(kept) < 30  # 20 monomials, and some that rounding adds
     assert not root[7].any()
+
+
+def test_a_search_that_is_cut_short_is_told(monkeypatch):
+    monkeypatch.setattr(_evidence, "SEARCH", 1)
+    monkeypatch.setattr(_evidence, "EACH", 0)
+    with pytest.warns(ConvergenceWarning, match="still rose after 1 iterations of the search"):
+        evidence(2.0 * RBF(0.2))[0].maximise()

@@ -30,7 +30,8 @@ def test_the_best_of_the_candidates_is_taken(model):
 def test_it_is_a_calibrated_gpsc(model):
     """The very labels and probabilities of the model by hand."""
     chosen = model.chosen_
-    same = sf.GPSC(chosen.kernel, loss=chosen.loss, cost=chosen.cost, c2=chosen.c2).fit(X, Y)
+    settings = {name: getattr(chosen, name) for name in ("loss", "cost", "c2", "eta")}
+    same = sf.GPSC(chosen.kernel, **settings).fit(X, Y)
     same.temperature_ = model.temperature_
     assert same.predict(TEST[0]) == model.predict(TEST[0])
     for a, b in zip(same.predict_proba(TEST[0]), model.predict_proba(TEST[0]), strict=True):
@@ -40,7 +41,7 @@ def test_it_is_a_calibrated_gpsc(model):
 def test_likelihood_and_temperature_are_those_of_held_out_folds(model):
     rng = np.random.RandomState(0)
     seed = rng.randint(2**31)
-    by_hand = sf.GPSC("linear", loss="softmax_margin", cost=4.0).fit(X, Y)
+    by_hand = sf.GPSC("linear", loss="softmax_margin", cost=4.0, eta=0.3).fit(X, Y)
     data, targets = by_hand._encode(X), by_hand._labels.encode(Y)
     folds = held_out(by_hand, data, targets, np.ones(len(X)), np.random.RandomState(seed), 3)
     [found] = [tried for tried in model.tried_ if tried.candidate == (False, 4.0, 1.0)]

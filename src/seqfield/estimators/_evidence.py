@@ -45,8 +45,8 @@ Floats = NDArray[np.float64]
 #: draws behind the traces of a gradient, and random vectors behind a determinant: the same for
 #: every phi, so that few are enough to compare
 DRAWS = 16
-#: iterations of a search
-SEARCH = 10
+#: iterations of a search at least, and for each parameter
+SEARCH, EACH = 10, 5
 #: logarithms of parameters are looked for within this distance from where they begin
 REACH = 8.0
 #: points that a line search tries
@@ -72,11 +72,13 @@ class Point(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best phi that was seen, its evidence, and the number of evaluations."""
+    """The best phi that was seen, its evidence, the number of evaluations, and whether the search
+    came to an end by itself."""
 
     phi: Floats
     value: float
     n_evaluations: int
+    settled: bool
 
 
 class _Fit(NamedTuple):
@@ -158,8 +160,8 @@ class KernelEvidence:
 
     def maximise(self, *, show: bool = False) -> Settings:
         """The settings of largest evidence."""
-        n_done = 0
-        with progress("kernel parameters", SEARCH, show=show) as report:
+        n_done, most = 0, max(SEARCH, EACH * len(self.start))
+        with progress("kernel parameters", most, show=show) as report:
 
             def told(phi: Floats) -> Point:
                 nonlocal n_done
@@ -167,7 +169,14 @@ class KernelEvidence:
                 report(n_done, f"log evidence {point.value:.6g}")
                 return point
 
-            best = maximise_evidence(told, self.start, reach=REACH, max_iter=SEARCH)
+            best = maximise_evidence(told, self.start, reach=REACH, max_iter=most)
+        if not best.settled:
+            warnings.warn(
+                f"the evidence still rose after {most} iterations of the search for kernel "
+                "parameters: begin with those found (kernel_, c2_, eta_)",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         self._tell_ends(best.phi)
         return self.settings(best.phi)
 
@@ -322,4 +331,5 @@ def maximise_evidence(
         bounds=[(v - reach, v + reach) for v in start],
         options={"maxiter": max_iter, "ftol": tol, "maxls": TRIALS},
     )
-    return Best(*best[-1], int(result.nfev))
+    # 1: the limit of iterations
+    return Best(*best[-1], int(result.nfev), result.status != 1)
