@@ -64,6 +64,6 @@ def test_prosody_attributes(data):
     assert unigram.startswith("unigram=")
 
 
-def test_all_spanish_sentences():
+def test_all_spanish_sentences(data):
     X, y = data.spanish(as_published=True).train
     assert (len(X), sum(map(len, X)), sum(map(len, y))) == (8323, 264_715, 264_715)

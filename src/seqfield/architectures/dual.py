@@ -140,7 +140,9 @@ class Growing:
             new = np.unique(wanted[slot[wanted] < 0])
         places = self._n_held + np.arange(len(new))
         rows = self.dual.covariance.columns(new).T
-        store(gram[self._n_held : self._n_held + len(new)], rows, new.tolist(), range(gram.shape[1]))
+        store(
+            gram[self._n_held : self._n_held + len(new)], rows, new.tolist(), range(gram.shape[1])
+        )
         slot[new] = places
         self._n_held += len(new)
 
