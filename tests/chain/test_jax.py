@@ -147,7 +147,8 @@ def test_memory_is_bounded_by_cutting(monkeypatch):
     from seqfield.chain import _padded
 
     most = 3 * 128 * 2
-    monkeypatch.setattr(_padded, "PIECE_CPU", most)
+    for name in ("PIECE_CPU", "PIECE_GPU"):
+        monkeypatch.setattr(_padded, name, most)
     monkeypatch.setattr(_padded, "ROOM", 100)
     batch = _padded.Batch(None, None, OFFSETS)
     pieces = list(batch.pieces(np.arange(len(LENGTHS)), 3))
