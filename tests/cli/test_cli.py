@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,6 +175,24 @@ def test_train_kernel_models(tmp_path, options, own, train_file):
     assert "a kernel is" in refused(
         "train", tmp_path / "some.txt", "-o", tmp_path / "n.sf", *options[:2], "--kernel", "cubic"
     )
+
+
+@pytest.mark.filterwarnings("ignore:no convergence")
+def test_what_training_shows_of_posteriors(tmp_path, train_file):
+    X, y = (part[:20] for part in sf.read_conll(train_file))
+    source, model = write(tmp_path / "some.txt", X, y), tmp_path / "m.sf"
+    given = ("train", source, "-o", model, "--kernel", "linear", "--learner")
+    shown = run(*given, "svgp", "--inducing", 30, "--max-iter", 3).stdout
+    own = sf.load(model)
+    assert re.search(rf"ELBO +{own.bound_:.6g} ", shown)
+    assert "objective" not in shown
+    tokens = sf.GPSC("linear", max_iter=1).fit(X, y).n_tokens_
+    for text in (shown, run("inspect", model).stdout):
+        assert re.search(rf"distinct tokens +{tokens:,}, 30 inducing ones", text)
+    shown = run(*given, "gpstruct", "--sampler", "ess", "--steps", 40).stdout
+    size = f"{sf.load(model).effective_sample_size_:,.0f}"
+    assert re.search(rf"R-hat.*\n.*effective sample size +{size}", shown)
+    assert "objective" in shown
 
 
 def test_train_the_tagger(tmp_path, train_file, test_file):
@@ -689,3 +708,49 @@ def test_a_gold_label_that_is_no_span_label_counts_as_missed(model_file, folder)
     found = json.loads(report.stdout)
     assert found["spans"] is None
     assert found["unknown_labels"] == ["what"]
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        (("--offsets", "-1"), {"offsets": (-1,)}),
+        (("--offsets=-2,-1, 1,2",), {"offsets": (-2, -1, 1, 2)}),
+        (("--offsets", ""), {"offsets": ()}),
+        (("--inference", "chain"), {"inference": "chain"}),
+        (("--offsets", "1,-1", "--inference", "chain"), {"offsets": (1, -1), "inference": "chain"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:no convergence")
+def test_train_gpsl_with_other_neighbours(tmp_path, train_file, options, given):
+    X, y = (part[:20] for part in sf.read_conll(train_file))
+    source, model = write(tmp_path / "some.txt", X, y), tmp_path / "m.sf"
+    run(*("train", source, "-o", model, "--learner", "gpsl", "--kernel", "linear", "-q"), *options)
+    own = sf.GPSL("linear", random_state=0, **given).fit(X, y)
+    for a, b in zip(sf.load(model).predict_proba(X), own.predict_proba(X), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--offsets", "-1;1"), "whole numbers such as -1,1, got '-1;1'"),
+        (("--offsets", "1,,2"), "whole numbers such as -1,1, got '1,,2'"),
+        (("--offsets", "0.5"), "whole numbers such as -1,1"),
+        (("--offsets", "0"), "different from 0"),
+        (("--offsets", "1,1"), "from each other"),
+        (("--offsets", "-1", "--inference", "chain"), "needs offsets=(-1, 1)"),
+        (("--inference", "exact"), "is not one of 'refine', 'chain'"),
+    ],
+)
+def test_neighbours_that_cannot_be_are_refused(tmp_path, train_file, options, told):
+    out = tmp_path / "m.sf"
+    text = run("train", train_file, "-o", out, "--learner", "gpsl", *options, code=2).stderr
+    assert told in re.sub(r"[\s│]+", " ", text)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", [("--offsets", "-1"), ("--inference", "chain")])
+def test_neighbours_have_a_meaning_for_gpsl_alone(tmp_path, train_file, option):
+    out = tmp_path / "m.sf"
+    text = run("train", train_file, "-o", out, *option, code=2).stderr
+    assert f"{option[0]} has no meaning for --learner crf" in text

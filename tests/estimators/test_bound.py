@@ -9,9 +9,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from seqfield.errors import InputError
 from seqfield.estimators import _bound
-from seqfield.estimators._bound import Bound, exact_root, to_learn
+from seqfield.estimators._bound import Bound, by_data, exact_root, to_learn
 from seqfield.estimators._kernel import Tokens
-from seqfield.kernels import RBF, Linear, Matern, Polynomial
+from seqfield.kernels import RBF, Columns, Linear, Matern, Polynomial, RationalQuadratic
 from seqfield.kernels._pairs import Pairs
 from seqfield.kernels.lowrank import pivoted_cholesky
 from seqfield.labels import Targets
@@ -168,3 +168,55 @@ def test_kernels_of_full_rank_have_no_exact_root(monkeypatch):
     # as many columns as are allowed may not be all
     assert exact_root(Linear(), tokens(120, 3), 3) is None
     assert exact_root(Linear(), np.zeros((120, 3)), 60) is None
+
+
+def binary(n, width, seed=0):
+    return (np.random.default_rng(seed).random((n, width)) < 0.3).astype(np.float64)
+
+
+@pytest.mark.parametrize("kernel", [Linear(), 2.0 * Linear() + 1.0], ids=str)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_few_features_are_a_low_rank_whatever_some_tokens_say(kernel, sparse):
+    x = binary(240, 50)
+    found = exact_root(kernel, sp.csr_array(x) if sparse else x, 120)
+    np.testing.assert_allclose(found.root @ found.root.T, kernel(x), atol=1e-8)
+
+
+def test_a_thorough_search_tries_every_rank_that_there_is_room_for():
+    x, kernel = tokens(100, 8), Polynomial(2, 1.0)  # of rank 45, which no count of columns tells
+    assert exact_root(kernel, x, 60) is None
+    found = exact_root(kernel, x, 60, thorough=True)
+    assert found.root.shape == (100, 45)
+    np.testing.assert_allclose(found.root @ found.root.T, kernel(x), rtol=1e-7, atol=1e-7)
+    assert exact_root(kernel, x, 40, thorough=True) is None
+    assert exact_root(RBF(0.1), x, 60, thorough=True) is None
+
+
+@pytest.mark.parametrize("length", [1e3, 1e-3])
+def test_a_search_from_a_bad_start_finds_what_a_good_one_does(length):
+    bound, found = problem(), []
+    for start in (1.0, length):
+        kernels = [RBF(start)]
+        learned = bound.maximise(kernels, to_learn(kernels, scales=False), silent)
+        found.append(bound(learned, Pairs(bound.tokens.x))[0])
+    assert found[1] == pytest.approx(found[0], rel=1e-2)
+
+
+def test_length_scales_by_the_data():
+    x = np.array([[0.0, 5.0], [3.0, 5.0]])
+    kernel = 2.0 * RBF(1e3) + Columns(Matern(7.0), [0]) * Linear()
+    found = by_data(kernel.fit(x), x)
+    assert [repr(found.left.kernel), repr(found.right.left.kernel)] == [
+        "RBF(length_scale=3.0)",
+        "Matern(length_scale=3.0)",
+    ]
+    assert kernel.left.kernel.length_scale == 1e3
+    rational = RationalQuadratic(9.0, 0.5)
+    assert by_data(rational, x).get_params() == {"alpha": 0.5, "length_scale": 3.0}
+
+
+def test_a_search_that_is_cut_short_is_told(monkeypatch):
+    monkeypatch.setattr(_bound, "SEARCH", 1)
+    kernels = [RationalQuadratic(1.0, 1.0)]
+    with pytest.warns(ConvergenceWarning, match="still rose after 1 iterations"):
+        problem().maximise(kernels, to_learn(kernels, scales=False), silent)

@@ -168,6 +168,10 @@ def test_the_end_of_the_search_is_told(monkeypatch):
     )
     ends = np.abs(logs - found.start) > 0.0499
     assert ends.any()
+    # no transitions at all are an answer, not the end of a search
+    assert ends[-1]
+    assert eta < 0.7
+    ends[-1] = False
     assert len(caught) == 1
     for name, value, end in zip(names, np.exp(logs), ends, strict=True):
         assert (f"{name} = {value:.3g}" in str(caught[0].message)) == end

@@ -705,6 +705,7 @@ def test_a_posterior_over_tokens_of_all_sizes():
     assert b.objective_ - b.gap_ - 1e-6 <= a.objective_ <= b.objective_ + a.gap_ + 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:no convergence")
 @pytest.mark.parametrize("wanted", [{"posterior": "laplace"}, {"optimize_kernel": True}])
 def test_kernels_of_values_too_far_apart(wanted):
     large = [30.0 * x for x in X]

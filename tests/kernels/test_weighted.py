@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import seqfield as sf
 from seqfield.errors import InputError
-from seqfield.kernels import RBF, Columns, InverseFrequency, Linear, Normalized, restore
+from seqfield.kernels import (
+    RBF,
+    Columns,
+    Graph,
+    InverseFrequency,
+    Linear,
+    Normalized,
+    restore,
+)
+from seqfield.kernels.graph import GraphWarning
 
 
 def binary(n=40, width=8, seed=0):
@@ -85,3 +96,13 @@ def test_in_a_model(tmp_path):
     again = loaded.fit(x[:5], y[:5]).predict_proba(x)
     fresh = sf.GPSC(InverseFrequency(Linear(), 0.4), tol=1e-12).fit(x[:5], y[:5])
     np.testing.assert_allclose(again[0], fresh.predict_proba(x)[0], atol=1e-12)
+
+
+def test_a_graph_of_weighted_features_is_diagnosed():
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(10, 2)) * [1.0, rng.random() < 0.3] for _ in range(8)]
+    y = [["ab"[int(row[0] > 0)] for row in one] for one in x]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GraphWarning)  # all tokens are found in it
+        model = sf.GPSC(InverseFrequency(Graph(5), 0.5)).fit(x, y)
+    assert model.score(x, y) > 0.9

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from seqfield.labels import Targets
+from seqfield.losses import pseudo
 from seqfield.losses.pseudo import Terms, refine, shifted
 from seqfield.sequences import offsets_of
 
@@ -258,3 +259,44 @@ def test_strongly_coupled_sequences_do_not_depend_on_others_beside_them():
         for a, b in pairwise(offsets.tolist()):
             alone = refine(node[a:b], steps, np.array([0, b - a]), (-1,)).probabilities
             np.testing.assert_allclose(whole[a:b], alone, atol=1e-6)
+
+
+#: labels, strength of the couplings, distances and seed of sequences that go in circles of more
+#: than two rounds
+CIRCLES = [
+    (3, 2.0, (-2, -1, 1, 2), 6),
+    (3, 5.0, (-2, -1, 1, 2), 7),
+    (5, 2.0, (-1, 1), 3),
+    (5, 3.0, (-1, 1), 9),
+    (5, 5.0, (-1, 1), 11),
+]
+
+
+@pytest.mark.parametrize(("s", "strength", "distances", "seed"), CIRCLES)
+def test_couplings_that_go_in_circles_are_settled(s, strength, distances, seed):
+    given = *chains(seed, distances, strength, s=s), distances
+    p = softmax(given[0], axis=1)
+    for _ in range(300):
+        p = one_round(p, *given)
+    assert left_at(p, *given) > 1e-3
+    found = refine(*given)
+    assert found.settled
+    assert left_at(found.probabilities, *given) <= 1e-9 * 20 * strength
+
+
+def test_settled_sequences_take_no_further_rounds(monkeypatch):
+    node, _, _ = chains(0, (-1, 1), 0.5, n=40)
+    strong = np.array([[0.0, 9.0, 0.0], [0.0, 0.0, 9.0], [9.0, 0.0, 0.0]])
+    sizes = []
+
+    def counted(total, axis):
+        sizes.append(len(total))
+        return softmax(total, axis=axis)
+
+    monkeypatch.setattr(pseudo, "softmax", counted)
+    # single tokens settle at once; the one pair never does, each label wanting the other one moved
+    node, offsets = node[:60], np.concatenate([np.arange(59), [60]])
+    found = refine(node, np.stack([strong, strong]), offsets, (-1, 1), max_rounds=50)
+    assert not found.settled
+    assert sizes[-1] == 2
+    np.testing.assert_array_equal(found.probabilities[:58], softmax(node[:58], axis=1))

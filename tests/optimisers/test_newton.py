@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
+import seqfield as sf
 from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
 from seqfield.architectures.rooted import Rooted
@@ -144,3 +146,30 @@ def test_limits():
         goal, np.zeros(goal.architecture.n_parameters), lambda step: True
     )
     assert stopped.n_iter == 1
+
+
+@pytest.mark.parametrize(("gap", "converged"), [(1e-4, True), (np.inf, True), (1e6, False)])
+def test_a_halt_is_an_optimum_only_if_the_gap_does_not_deny_it(gap, converged):
+    goal = problem("rooted")
+    goal.gap = lambda theta, gradient: gap
+    result, _ = minimise(NewtonCG(tol=1e-12), goal)
+    assert (result.converged, result.stuck) == (converged, not converged)
+
+
+@pytest.mark.parametrize(("kernel", "scale"), [("linear", 1e3), ("poly2", 10.0), ("poly3", 10.0)])
+def test_features_of_large_values_have_the_same_optimum_by_both(kernel, scale):
+    X, y = sf.make_galaxy(10, random_state=0)
+    X = [scale * x for x in X]
+    want = sf.GPSC(kernel, solver="newton", n_jobs=1).fit(X, y)
+    assert want.gap_ < 1e-2
+    found = sf.GPSC(kernel, n_jobs=1).fit(X, y)
+    assert found.objective_ == pytest.approx(want.objective_, rel=1e-3)
+    assert found.gap_ < 1e-2 * found.objective_
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton"])
+def test_an_optimum_that_rounding_hides_is_told(solver):
+    X, y = sf.make_galaxy(10, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"no longer falls.*Scale the features.*newton"):
+        model = sf.GPSC("poly3", solver=solver, n_jobs=1).fit([1e4 * x for x in X], y)
+    assert model.gap_ > model.objective_

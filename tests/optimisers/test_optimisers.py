@@ -14,6 +14,7 @@ from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._objective import Objective
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
+from seqfield.optimisers import lbfgs
 from seqfield.optimisers._base import History, Stall
 from seqfield.optimisers.lbfgs import LBFGS
 from seqfield.optimisers.owlqn import OWLQN
@@ -516,3 +517,55 @@ def test_no_bound_is_claimed_where_missing_labels_make_the_objective_not_convex(
     lower = minimize(goal.value_and_grad, 0.1 * np.arange(n), jac=True, method="L-BFGS-B").fun
     assert lower < value - 0.5
     assert goal.gap(zero, gradient) >= value - lower
+
+
+# --- halts far from the optimum ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e14, 1e30])
+def test_the_scale_of_the_objective_makes_no_difference(scale):
+    goal = Quadratic(scale * np.geomspace(1.0, 1e3, 12))
+    goal.b *= scale
+    result = LBFGS(max_iter=400, tol=1e-10).minimise(goal, goal.start())
+    assert result.converged
+    assert 0 < result.n_iter < 60
+    np.testing.assert_allclose(result.theta, np.linalg.solve(goal.a, goal.b), atol=1e-3)
+
+
+class Lifted(Quadratic):
+    """With a constant beside which no step counts, and a gap that is not its own."""
+
+    def __init__(self, gap):
+        super().__init__(np.geomspace(1.0, 1e5, 30))
+        self.told = gap
+
+    def value_and_grad(self, theta):
+        value, gradient = super().value_and_grad(theta)
+        return 1e9 + value, gradient
+
+    def gap(self, theta, gradient):
+        return self.told
+
+
+@pytest.mark.parametrize(("gap", "converged"), [(1e5, True), (np.inf, True), (1e8, False)])
+def test_a_value_that_rests_is_an_optimum_only_if_the_gap_does_not_deny_it(gap, converged):
+    goal = Lifted(gap)
+    result = LBFGS(max_iter=400, tol=1e-5).minimise(goal, goal.start())
+    assert (result.converged, result.stuck) == (converged, not converged)
+    # where it is denied, it looks further before it gives up
+    assert result.n_iter == (11 if converged else 55)
+
+
+def test_a_line_search_that_fails_begins_anew_if_the_gap_denies_the_optimum(monkeypatch):
+    made, taken = [], lbfgs.wolfe_step
+
+    def failing(*given):
+        made.append(given[0].calls)
+        return None if len(made) == 5 else taken(*given)
+
+    monkeypatch.setattr(lbfgs, "wolfe_step", failing)
+    goal = Quadratic(np.geomspace(1.0, 10.0, 8))
+    goal.low, goal.b = 1.0, 1e3 * goal.b
+    found = LBFGS(max_iter=400, tol=1e-12).minimise(goal, goal.start())
+    assert found.converged
+    np.testing.assert_allclose(found.theta, np.linalg.solve(goal.a, goal.b), rtol=1e-3)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from seqfield.cli import files
+from seqfield.cli.inspect import tokens
 from seqfield.cli.screen import announce_compilation, console, facts, plain_warnings, show
 
 
@@ -60,6 +61,13 @@ class Sampler(StrEnum):
     ESS = "ess"
 
 
+class Inference(StrEnum):
+    """How GPSL predicts."""
+
+    REFINE = "refine"
+    CHAIN = "chain"
+
+
 class Slack(StrEnum):
     """Soft margins of the HM-SVM."""
 
@@ -106,6 +114,18 @@ def _threads(number: int) -> int:
     if number == 0:
         raise typer.BadParameter("expected a number of threads, or -1 for all cores")
     return number
+
+
+def _offsets(text: str | None) -> list[int] | None:
+    """The numbers of a list such as -1,1; an empty one makes tokens independent."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected whole numbers such as -1,1, got {text!r}", param_hint="--offsets"
+        ) from None
 
 
 def train(
@@ -168,6 +188,19 @@ def train(
         int | None,
         typer.Option(min=1, help="svgp: tokens behind the posterior.", show_default=False),
     ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="gpsl: where the labels are that a label depends on, such as -1,1 (the default) "
+            "or -2,-1,1,2; '' for none.",
+            show_default=False,
+        ),
+    ] = None,
+    inference: Annotated[
+        Inference,
+        typer.Option(help="gpsl: how labels are predicted; chain needs the offsets -1,1."),
+    ] = Inference.REFINE,
     slack: Annotated[Slack, typer.Option(help="hmsvm: the kind of soft margin.")] = Slack.L1,
     margin: Annotated[
         Margin, typer.Option(help="hmsvm: what the known labels shall win by.")
@@ -273,6 +306,8 @@ def train(
         "sampler": sampler.value,
         "n_steps": steps,
         "n_inducing": inducing,
+        "offsets": _offsets(offsets),
+        "inference": inference.value,
         "slack": slack.value,
         "margin": margin.value,
         "loss": loss.value,
@@ -310,7 +345,7 @@ def _made(model: Any, learner: Learner, given: dict[str, Any]) -> Any:
     told = {name: value for name, value in given.items() if value is not None}
     left = {"loss": "log", "cost": 1.0, "c1": 0.0, "solver": "auto", "observed_only": True}
     left |= {"early_stopping": False, "calibrate": False, "method": "dense"}
-    left |= {"slack": "l1", "margin": "hamming", "sampler": "hmc"}
+    left |= {"slack": "l1", "margin": "hamming", "sampler": "hmc", "inference": "refine"}
     for name, value in told.items():
         if name == "random_state" or value != left.get(name):
             if name in own:
@@ -341,9 +376,12 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
         rows.append(("support sequences", f"{len(model.support_):,}"))
     if hasattr(model, "n_tokens_"):
         rows.append(("kernel", repr(model.kernel_)))
-        rows.append(("distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"))
+        rows.append(("distinct tokens", tokens(model)))
     rows.append(("iterations", f"{model.n_iter_:,}"))
-    rows.append(("objective", f"{model.objective_:.6g}"))
+    if hasattr(model, "n_inducing"):
+        rows.append(("ELBO", f"{model.bound_:.6g} (a lower bound on log p(y))"))
+    else:
+        rows.append(("objective", f"{model.objective_:.6g}"))
     if getattr(model, "gap_", math.inf) < math.inf:
         rows.append(("gap", f"at most {model.gap_:.2g} above the optimum"))
     if hasattr(model, "chosen_"):
@@ -356,6 +394,7 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
         )
     if hasattr(model, "r_hat_"):
         rows.append(("R-hat", f"{model.r_hat_:.3f} (about 1 if the chains agree)"))
+        rows.append(("effective sample size", f"{model.effective_sample_size_:,.0f}"))
     if model.temperature_ is not None:
         rows.append(("temperature", f"{model.temperature_:.3g}"))
     rows.append(("seconds", f"{seconds:.1f}"))

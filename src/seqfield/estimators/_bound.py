@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import scipy.linalg
 from sklearn.exceptions import ConvergenceWarning
 
 from seqfield.architectures.neighbours import Neighbours
-from seqfield.errors import InputError
+from seqfield.errors import BudgetError, InputError
 from seqfield.estimators._descent import Floats, _frames_inside
 from seqfield.estimators._evidence import Point, maximise_evidence
 from seqfield.estimators._kernel import Tokens
@@ -27,7 +28,9 @@ from seqfield.optimisers.variational import Posterior, VariationalEM
 from seqfield.priors import ElasticNet
 
 #: iterations of the search for kernel parameters, and sweeps in each of its points
-SEARCH, SWEEPS = 8, 10
+SEARCH, SWEEPS = 25, 10
+#: how far the logarithm of a parameter may be from what the data suggest until that is tried too
+DOUBTFUL = 1.0
 #: how far the logarithm of a parameter may go from its start, and how far from 0 that may be
 REACH, FARTHEST = 8.0, 150.0
 #: names of parameters that make a function larger or smaller and leave it as it is otherwise
@@ -119,7 +122,21 @@ class Bound(NamedTuple):
             gradient = [gradients[place.kernel][place.number] for place in places]
             return Point(value, 0.0, np.array(gradient))
 
-        best = maximise_evidence(point, start, reach=REACH, max_iter=SEARCH)
+        starts = [start]
+        # far from what the data suggest the bound may be flat, and a search does not leave
+        logs = [by_data(kernel, self.tokens.x).log_parameters for kernel in kernels]
+        other = np.array([logs[place.kernel][place.number] for place in places])
+        if np.abs(other - start).max() > DOUBTFUL:
+            starts.append(other)
+        searches = [maximise_evidence(point, s, reach=REACH, max_iter=SEARCH) for s in starts]
+        best, start = max(zip(searches, starts, strict=True), key=lambda found: found[0].value)
+        if not best.settled:
+            warnings.warn(
+                f"the bound still rose after {SEARCH} iterations of the search for kernel "
+                "parameters: begin with those found (kernel_)",
+                ConvergenceWarning,
+                stacklevel=_frames_inside() + 1,
+            )
         for place, value, begin in zip(places, best.phi, start, strict=True):
             if abs(value - begin) > REACH - 1e-6:
                 warnings.warn(
@@ -130,6 +147,21 @@ class Bound(NamedTuple):
                     stacklevel=_frames_inside() + 1,
                 )
         return at(best.phi)
+
+
+def by_data(kernel: Kernel, x: Any) -> Kernel:
+    """The kernel with every length scale set to the median distance of tokens, as "auto" does.
+
+    >>> from seqfield.kernels import RBF
+    >>> by_data(2.0 * RBF(1000.0), np.array([[0.0], [3.0]]))
+    2.0 * RBF(length_scale=3.0)
+    """
+    out = copy.copy(kernel)
+    for name, part in kernel.parts().items():
+        setattr(out, name, by_data(part, kernel.seen(x)))
+    if "length_scale" in kernel._free():
+        return type(kernel)(**kernel.get_params(deep=False) | {"length_scale": "auto"}).fit(x)
+    return out
 
 
 def _told(place: Place, kernels: list[Kernel]) -> str:
@@ -164,18 +196,14 @@ def by_gram(scores: Neighbours, found: Posterior, labels: range) -> Floats:
     return total
 
 
-def exact_root(kernel: Kernel, x: Any, most: int) -> Root | None:
+def exact_root(kernel: Kernel, x: Any, most: int, *, thorough: bool = False) -> Root | None:
     """The root of a kernel of low rank, of at most ``most`` columns; None if there is none.
 
-    It is found without the gram matrix. Where some of the tokens alone have more than half of the
-    full rank the search is left alone: it would cost O(n most^2) for nothing.
+    It is found without the gram matrix, in O(n most^2) time. Unless the kernel's explicit features
+    are few, some of the tokens are looked at first, and the search is left alone where these have
+    more than half of the full rank; if ``thorough``, only where they have one above ``most``.
     """
-    n = x.shape[0]
-    size = min(n // 4, PROBE)
-    if most < 1 or size < 1:
-        return None
-    some = x[np.linspace(0, n - 1, size).astype(np.int64)]
-    if 2 * len(pivoted_cholesky(kernel, some, size // 2 + 1).chosen) > size:
+    if most < 1 or not (_few_features(kernel, x, most) or _may_be_low(kernel, x, most, thorough)):
         return None
     chosen, factor, _ = pivoted_cholesky(kernel, x, most)
     if len(chosen) in (0, most):
@@ -184,3 +212,24 @@ def exact_root(kernel: Kernel, x: Any, most: int) -> Root | None:
     inner = np.eye(len(chosen))
     dual = scipy.linalg.solve_triangular(factor[chosen], inner, trans=1, lower=True)
     return Root(kernel, np.ascontiguousarray(factor), x[chosen], dual)
+
+
+def _few_features(kernel: Kernel, x: Any, most: int) -> bool:
+    """Whether the kernel is an inner product of at most ``most`` features."""
+    try:
+        # beyond the size of the root itself there are more of them for sure
+        found = kernel.expansion(x, 8.0 * x.shape[0] * most)
+    except BudgetError:
+        return False
+    return found is not None and found.n_columns <= most
+
+
+def _may_be_low(kernel: Kernel, x: Any, most: int, thorough: bool) -> bool:
+    """Whether the rank of some tokens leaves hope for that of all."""
+    n = x.shape[0]
+    size = min(n, 2 * most) if thorough else min(n // 4, PROBE)
+    limit = most if thorough else size // 2
+    if size < 1:
+        return False
+    some = x[np.linspace(0, n - 1, size).astype(np.int64)]
+    return len(pivoted_cholesky(kernel, some, limit + 1).chosen) <= limit

@@ -26,6 +26,12 @@ from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
+#: what to do where a descent came to a halt far from the optimum: rounding hides which way it is
+STUCK = (
+    "the value no longer falls in float64. Scale the features to values of about 1, or the kernel "
+    "down, or raise the penalty; or use solver='newton', if it is not that"
+)
+
 
 class Recipe(NamedTuple):
     """Two of the three axes of a method: objective and optimiser.
@@ -124,13 +130,13 @@ class DescentEstimator(SequenceEstimator):
         self.objective_ = value
         self.gap_ = result.gap if gradient is None else goal.gap(theta, gradient)
         if not result.converged:
-            self._warn(result.n_iter)
+            self._warn(result.n_iter, stuck=result.stuck)
 
-    def _warn(self, n_iter: int) -> None:
+    def _warn(self, n_iter: int, *, stuck: bool = False) -> None:
         bound = f", at most {self.gap_:.2g} above its optimum" if np.isfinite(self.gap_) else ""
         warnings.warn(
             f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
-            + self._remedy,
+            + (STUCK if stuck else self._remedy),
             ConvergenceWarning,
             stacklevel=_frames_inside() + 1,
         )

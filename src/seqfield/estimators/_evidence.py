@@ -185,6 +185,8 @@ class KernelEvidence:
         names = [*self._kernel.parameter_names, "c2", "eta"]
         # the search stops at its bounds exactly, but for the rounding of these
         ends = np.flatnonzero(np.abs(phi - self.start) > REACH - 1e-9)
+        # transitions that vanish there are none, and less than none is not to be had
+        ends = ends[[names[k] != "eta" or phi[k] > self.start[k] for k in ends]]
         if len(ends):
             found = ", ".join(f"{names[k]} = {np.exp(phi[k]):.3g}" for k in ends)
             warnings.warn(

@@ -17,7 +17,6 @@ from seqfield.estimators._descent import DescentEstimator
 from seqfield.estimators._remainder import Remainder
 from seqfield.kernels import (
     RBF,
-    Columns,
     Graph,
     Kernel,
     Linear,
@@ -82,13 +81,11 @@ def zero_one(x: Any) -> bool:
 
 
 def _graphs(kernel: Kernel, x: Any) -> Iterator[tuple[Graph, Any]]:
-    """The graph kernels in a fitted kernel, each with its columns of the tokens x."""
+    """The graph kernels in a fitted kernel, each with the tokens x as it sees them."""
     if isinstance(kernel, Graph):
         yield kernel, x
-    if isinstance(kernel, Columns):
-        x = x[:, kernel.columns]
     for part in kernel.parts().values():
-        yield from _graphs(part, x)
+        yield from _graphs(part, kernel.seen(x))
 
 
 class KernelEstimator(DescentEstimator):
@@ -128,10 +125,13 @@ class KernelEstimator(DescentEstimator):
             choice(name, getattr(self, name), allowed)
 
     def _some_sequences(self, data: Sequences, most: int) -> NDArray[np.int64]:
-        """Random sequences of at most so many tokens in all, one at least."""
+        """Random sequences of at most so many tokens in all; if none is as short, the shortest."""
         order = self._random().permutation(len(data))
+        order = order[data.lengths[order] <= most]
+        if not len(order):
+            return np.array([data.lengths.argmin()])
         n = int(np.searchsorted(data.lengths[order].cumsum(), most, "right"))
-        return np.sort(order[: max(1, n)])
+        return np.sort(order[:n])
 
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         given = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]

@@ -17,7 +17,7 @@ from seqfield.architectures.neighbours import Neighbours
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._bound import SEARCH, Bound, exact_root, labels_of, to_learn
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._descent import Floats, Recipe, _frames_inside
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import GIB, KernelEstimator, Tokens
 from seqfield.estimators._latent import Halves, check_shape
@@ -39,14 +39,14 @@ CHOICES = {
     "inference": ("refine", "chain"),
 }
 #: rounds of refining probabilities, besides one for each token of a sequence
-ROUNDS = 2000
+ROUNDS = 5000
 #: the largest offset
 FARTHEST = 10**6
 
 
 class Latent(NamedTuple):
     """The posterior of the latent functions at some tokens: for each sequence means and variances
-    (T, S), and the rounds that refining their probabilities took."""
+    (T, S), and the rounds that refining their probabilities took, 0 with ``inference="chain"``."""
 
     means: list[Floats]
     variances: list[Floats]
@@ -72,7 +72,8 @@ class GPSL(KernelEstimator):
     offsets : where the labels are that a label depends on: (-1,) the one before, (-1, 1) both
         neighbours, (-2, -1, 1, 2), any other; () makes tokens independent
     optimize_kernel : learn the kernel's parameters by maximising the bound, on random sequences of
-        at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1. With
+        at most ``evidence_tokens`` tokens in all (one at least), with amplitude 1. Length
+        scales far from the median distance of tokens are searched for from there too. With
         ``amplitude="fixed"`` scales (of ``2.0 * RBF()``, or of a constant) stay as given: what
         holds for amplitudes holds for them
     kernel_per_label : give each label its own copy of the kernel, with parameters of its own
@@ -187,8 +188,11 @@ class GPSL(KernelEstimator):
         if self.n_landmarks is not None:
             rank = min(n, number("n_landmarks", self.n_landmarks, low=1, whole=True))
         else:
-            most = bisect_right(range(n // 2 + 1), self._budget, key=self._need) - 1
-            found = exact_root(kernel, self._tokens.x, most)
+            # a rank above half of the full one saves nothing, unless memory is short
+            short = self._need(n) > self._budget
+            ranks = range(n if short else n // 2 + 1)
+            most = bisect_right(ranks, self._budget, key=self._need) - 1
+            found = exact_root(kernel, self._tokens.x, most, thorough=short)
             if found is not None:
                 return found
         need = self._need(rank)
@@ -274,7 +278,7 @@ class GPSL(KernelEstimator):
         """Means and variances of the latent functions at the tokens of X."""
         data = self._encode(X, lengths)
         means, variances = self._moments(data)
-        rounds = self._refined(means, variances, data.offsets).n_rounds
+        rounds = 0 if self.joint else self._refined(means, variances, data.offsets).n_rounds
         cuts = data.offsets[1:-1]
         return Latent(np.split(means, cuts), np.split(variances, cuts), rounds)
 
@@ -321,11 +325,12 @@ class GPSL(KernelEstimator):
         rounds = ROUNDS + int(np.diff(offsets).max())
         found = refine(node, steps, offsets, self._distances, max_rounds=rounds)
         if not found.settled:
+            remedy = "inference='chain' or fewer offsets" if self._has_chain else "fewer offsets"
             warnings.warn(
                 f"the probabilities of some labels did not settle in {found.n_rounds} rounds: the "
-                "labels depend on each other too strongly. Use fewer offsets",
+                f"labels depend on each other too strongly. Use {remedy}",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=_frames_inside() + 1,
             )
         return found
 
@@ -345,8 +350,13 @@ class GPSL(KernelEstimator):
         """Whether labels have a joint distribution: with ``inference="chain"``."""
         return bool(choice("inference", self.inference, CHOICES["inference"]) == "chain")
 
+    @property
+    def _has_chain(self) -> bool:
+        """Whether there is a chain with the conditionals of the model."""
+        return sorted(self._distances) == [-1, 1]
+
     def _check_inference(self) -> None:
-        if self.joint and sorted(self._distances) != [-1, 1]:
+        if self.joint and not self._has_chain:
             raise CapabilityError(
                 f"inference='chain' needs offsets=(-1, 1), got {self._distances}: use "
                 "inference='refine'"
@@ -364,6 +374,7 @@ class GPSL(KernelEstimator):
     @property
     def kernel_(self) -> Any:
         """The fitted kernel; a list of one for each label if each has its own."""
+        check_is_fitted(self, "steps_")
         one = len(self._kernels) == 1 and not isinstance(self.kernel, list | tuple)
         return self._kernels[0] if one else self._kernels
 

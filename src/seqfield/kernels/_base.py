@@ -105,6 +105,10 @@ class Kernel(BaseEstimator, ABC):
             setattr(out, name, part.fit(x, names))
         return out
 
+    def seen(self, x: Any) -> Any:
+        """Tokens as the kernels in it see them, once it is fitted."""
+        return x
+
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
         """A map to features whose inner products are this kernel, learned on training tokens, or
         None if there is no finite one worth having for such x.

@@ -218,9 +218,13 @@ class Columns(Kernel):
             raise InputError(f"Columns: column {outside[0]} of tokens that have {width}")
         return np.where(found < 0, found + width, found)
 
+    def seen(self, x: Any) -> Any:
+        """The columns alone."""
+        return x[:, self._numbers(x.shape[1])]
+
     def _chosen(self, pairs: Pairs) -> Pairs:
         found = self._numbers(pairs.left_rows.whole.matrix.shape[1])
-        return pairs.changed(b"columns" + found.tobytes(), lambda x: x[:, found])
+        return pairs.changed(b"columns" + found.tobytes(), self.seen)
 
     def _value(self, pairs: Pairs) -> Floats:
         return self.kernel._value(self._chosen(pairs))
@@ -229,7 +233,7 @@ class Columns(Kernel):
         return self.kernel._derivatives(self._chosen(pairs))
 
     def _diagonal(self, x: Any) -> Floats:
-        return self.kernel._diagonal(x[:, self._numbers(x.shape[1])])
+        return self.kernel._diagonal(self.seen(x))
 
     def _state(self) -> tuple[Header, Arrays]:
         # what stands for other columns in other data is kept as it is given

@@ -47,7 +47,7 @@ class InverseFrequency(Kernel):
         before, after = squared_norms(x).sum(), squared_norms(_times(x, weights)).sum()
         out = copy.copy(self)
         out._weights = weights * (np.sqrt(before / after) if after > 0 else 1.0)
-        out.kernel = self.kernel.fit(_times(x, out._weights), names)
+        out.kernel = self.kernel.fit(out.seen(x), names)
         return out
 
     def _fitted(self, width: int) -> Floats:
@@ -59,9 +59,13 @@ class InverseFrequency(Kernel):
             )
         return self._weights
 
+    def seen(self, x: Any) -> Any:
+        """Each feature times its weight."""
+        return _times(x, self._fitted(x.shape[1]))
+
     def _weighted(self, pairs: Pairs) -> Pairs:
         weights = self._fitted(pairs.left_rows.whole.matrix.shape[1])
-        return pairs.changed(b"weights" + weights.tobytes(), lambda x: _times(x, weights))
+        return pairs.changed(b"weights" + weights.tobytes(), self.seen)
 
     def _value(self, pairs: Pairs) -> Floats:
         return self.kernel._value(self._weighted(pairs))
@@ -70,7 +74,7 @@ class InverseFrequency(Kernel):
         return self.kernel._derivatives(self._weighted(pairs))
 
     def _diagonal(self, x: Any) -> Floats:
-        return self.kernel._diagonal(_times(x, self._fitted(x.shape[1])))
+        return self.kernel._diagonal(self.seen(x))
 
     def _state(self) -> tuple[Header, Arrays]:
         header, _ = super()._state()

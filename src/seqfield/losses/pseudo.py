@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 
 #: the least share of a step of `refine`, and how much less a step back should be than the one forth
 LEAST, SHRINK = 2.0**-8, 0.9
+#: rounds after which it is looked at how far a sequence came, and of the way that it went the part
+#: below which it went in circles
+WINDOW, STRAIGHT = 20, 0.5
 
 
 class Terms(NamedTuple):
@@ -113,31 +116,85 @@ def refine(
     The fixed point of P = softmax(node + sum_d P[t + distance_d] steps[d]) (Srijith et al. 2016,
     algorithm 2), from P = softmax(node). As many rounds as a sequence has tokens are taken in full:
     where labels depend on one side alone, that is exact. After that a sequence that goes to and fro
-    without coming closer takes half as long steps from then on.
+    without coming closer, or in circles, takes half as long steps from then on. One that has
+    settled is left as it is.
 
     >>> node, steps = np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[[2.0, 0.0], [0.0, 2.0]]])
     >>> refine(node, steps, np.array([0, 2]), (-1,)).probabilities.round(2).tolist()
     [[0.73, 0.27], [0.7, 0.3]]
     """
-    lengths, starts = np.diff(offsets), offsets[:-1]
-    places = [shifted(np.arange(len(node)), offsets, d, len(node)) for d in distances]
-    p: Floats = softmax(node, axis=1)
-    # every sequence goes its own way: its result does not depend on those beside it
-    share, change, last = np.ones(len(lengths)), np.full(len(lengths), np.inf), np.zeros_like(p)
+    out: Floats = softmax(node, axis=1)
+    going = _Going(node, out, steps, offsets, distances)
     for k in range(1, max_rounds + 1):
-        # a last row of zeros for neighbours that are not there
-        wide = np.vstack([p, np.zeros(p.shape[1])])
-        total = node.copy()
-        for at, table in zip(places, steps, strict=True):
-            total += wide[at] @ table
-        step = softmax(total, axis=1) - p
-        before, change = change, np.maximum.reduceat(np.abs(step).max(axis=1), starts)
-        moving = change > tol
-        # to and fro, and no less each time; moving on from a place that does not hold it is fine
-        back = np.add.reduceat((step * last).sum(axis=1), starts) < 0.0
-        wild = back & (change >= SHRINK * before) & (k > lengths)
-        share, last = np.where(wild, np.maximum(0.5 * share, LEAST), share), step
-        p = p + np.repeat(share * moving, lengths)[:, None] * step
+        moving = going.go(k, tol)
         if not moving.any():
-            return Refined(p, k, True)
-    return Refined(p, max_rounds, False)
+            out[going.tokens] = going.p
+            return Refined(out, k, True)
+        if 2 * moving.sum() < len(moving):  # now and then, as it costs about a round
+            out[going.tokens] = going.p
+            going.keep(moving)
+    out[going.tokens] = going.p
+    return Refined(out, max_rounds, False)
+
+
+class _Going:
+    """Sequences on the way to their fixed points, each with a share of its steps of its own: its
+    result does not depend on those beside it."""
+
+    def __init__(
+        self, node: Floats, p: Floats, steps: Floats, offsets: Ints, distances: Sequence[int]
+    ) -> None:
+        self.steps, self.distances = steps, distances
+        self.tokens, self.node, self.p, self.last = np.arange(len(p)), node, p, np.zeros_like(p)
+        self._place(offsets)
+        n = len(self.lengths)
+        self.share, self.change = np.ones(n), np.full(n, np.inf)
+        # where they were some rounds ago, how far from the fixed point, and the way from there
+        self.mark, self.at_mark, self.way = p, np.full(n, np.inf), np.zeros(n)
+
+    def _place(self, offsets: Ints) -> None:
+        self.lengths, self.starts = np.diff(offsets), offsets[:-1]
+        every = np.arange(len(self.p))
+        self.places = [shifted(every, offsets, d, len(every)) for d in self.distances]
+
+    def go(self, k: int, tol: float) -> NDArray[np.bool_]:
+        """Round k: steps of all that have not settled, and which these are."""
+        # a last row of zeros for neighbours that are not there
+        wide = np.vstack([self.p, np.zeros(self.p.shape[1])])
+        total = self.node.copy()
+        for at, table in zip(self.places, self.steps, strict=True):
+            total += wide[at] @ table
+        step = softmax(total, axis=1) - self.p
+        before, self.change = self.change, self._by_sequence(np.maximum, np.abs(step).max(axis=1))
+        # to and fro, and no less each time; moving on from a place that does not hold it is fine
+        back = self._by_sequence(np.add, (step * self.last).sum(axis=1)) < 0.0
+        self._shorten(back & (self.change >= SHRINK * before) & (k > self.lengths))
+        moving = self.change > tol
+        step *= np.repeat(self.share * moving, self.lengths)[:, None]
+        self.p, self.last = self.p + step, step
+        self.way += self._by_sequence(np.add, np.abs(step).sum(axis=1))
+        if k % WINDOW == 0:
+            self._look_back(k)
+        return moving
+
+    def _by_sequence(self, how: np.ufunc, values: Floats) -> Floats:
+        return np.asarray(how.reduceat(values, self.starts))
+
+    def _shorten(self, which: NDArray[np.bool_]) -> None:
+        self.share = np.where(which, np.maximum(0.5 * self.share, LEAST), self.share)
+
+    def _look_back(self, k: int) -> None:
+        """Shorten the steps of those that went in circles and did not come closer."""
+        came = self._by_sequence(np.add, np.abs(self.p - self.mark).sum(axis=1))
+        circling = (came < STRAIGHT * self.way) & (self.change >= SHRINK * self.at_mark)
+        self._shorten(circling & (k > self.lengths + WINDOW))
+        self.mark, self.at_mark, self.way = self.p, self.change, np.zeros_like(self.way)
+
+    def keep(self, moving: NDArray[np.bool_]) -> None:
+        """Go on with these sequences alone."""
+        rows = np.repeat(moving, self.lengths)
+        self.tokens, self.node, self.p = self.tokens[rows], self.node[rows], self.p[rows]
+        self.last = self.last[rows]
+        self.share, self.change = self.share[moving], self.change[moving]
+        self.mark, self.at_mark, self.way = self.mark[rows], self.at_mark[moving], self.way[moving]
+        self._place(np.concatenate([[0], np.cumsum(self.lengths[moving])]))

@@ -15,6 +15,8 @@ from seqfield.linalg.vectors import combine, products
 Floats = NDArray[np.float64]
 #: columns of a long vector that one thread takes at a time
 PIECE = 2**16
+#: of a value, the largest gap of an optimum; and how often an optimiser may halt farther from it
+NEAR, HALTS = 1e-2, 5
 #: bytes that a history of steps may take; more pairs save iterations, reading them costs time
 HISTORY = 2**26
 
@@ -55,6 +57,8 @@ class Result(NamedTuple):
     trace: tuple[Any, ...] = ()
     #: bound on value minus optimum, if the optimiser has one of its own
     gap: float = np.inf
+    #: whether it came to a halt far from the optimum, with iterations left
+    stuck: bool = False
 
 
 def same(vector: Floats) -> Floats:
@@ -80,11 +84,15 @@ def require(optimiser: str, objective: Any, needs: tuple[str, ...]) -> None:
 
 
 class Stall:
-    """True once the value has fallen by less than ``tol`` of itself over ``period`` iterations."""
+    """True once the value has fallen by less than ``tol`` of itself over ``period`` iterations.
+
+    Badly scaled objectives rest on the way: `again` says whether to go on from such a place.
+    """
 
     def __init__(self, tol: float, period: int = 10) -> None:
         self.tol, self.period = tol, period
         self._values: list[float] = []
+        self._halts = 0
 
     def __call__(self, value: float) -> bool:
         """Record the value of one more iteration."""
@@ -93,6 +101,27 @@ class Stall:
             return False
         before = self._values[-1 - self.period]
         return before - value <= self.tol * max(abs(value), 1e-300)
+
+    def again(self) -> bool:
+        """Wait for one more period, unless there were too many."""
+        self._values.clear()
+        self._halts += 1
+        return self._halts < HALTS
+
+
+def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float) -> Result:
+    """The end where the value no longer falls: an optimum only if the gap does not deny it.
+
+    >>> halt(np.zeros(1), 2.0, np.ones(1), 7, 300.0).converged
+    False
+    """
+    near = is_near(value, gap)
+    return Result(theta, value, gradient, n_iter, near, stuck=not near)
+
+
+def is_near(value: float, gap: float) -> bool:
+    """Whether the optimum may be here: a gap that is not known does not deny it."""
+    return not np.isfinite(gap) or gap <= NEAR * max(abs(value), 1.0)
 
 
 class History:
@@ -196,9 +225,20 @@ class History:
             self._gram[pair] = inner[1:, :-1]
             self._gram[:, pair] = inner[1:, :-1].T
             self._fresh = None
-            if self._gram[2 * fresh, 2 * fresh + 1] <= 1e-12 * inner[2, 2 * fresh + 1]:
+            if not _curved(
+                self._gram[2 * fresh, 2 * fresh + 1], inner[1, 2 * fresh], inner[2, 2 * fresh + 1]
+            ):
                 self._order.remove(fresh)
         return np.asarray(inner[0])
+
+
+def _curved(inner: float, step: float, change: float) -> bool:
+    """Whether a pair has positive curvature, by s'y, s's and y'y.
+
+    Against |s| |y|, so that the scale of the objective makes no difference.
+    """
+    # of vectors of rounding errors, the square in a singular inner product may be below 0
+    return bool(inner > 1e-12 * np.sqrt(max(step, 0.0)) * np.sqrt(max(change, 0.0)))
 
 
 class Inverse:
@@ -237,7 +277,7 @@ class Inverse:
         """Learn from a step from old to new; one without positive curvature teaches nothing."""
         s, y = new - old, new_gradient - gradient
         inner = float(s @ y)
-        if inner <= 1e-12 * float(y @ y):
+        if not _curved(inner, float(s @ s), float(y @ y)):
             return
         if not self._n_pairs:  # the usual first guess of the scale
             self._inverse *= inner / float(y @ y)

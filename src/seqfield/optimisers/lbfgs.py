@@ -21,12 +21,11 @@ from seqfield.optimisers._base import (
     Stall,
     Step,
     dual_of,
+    halt,
     history_size,
+    is_near,
     require,
 )
-
-#: steps after which the model of the objective is worth something
-KNOWN = 3
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,11 @@ class LBFGS:
     """Limited-memory BFGS.
 
     Stops when the objective's own bound on value minus optimum (``gap``) is below ``tol`` of the
-    value, or when ten iterations lowered the value by less than ``tol`` of itself; also when by
-    its own model of the objective not more than ``enough`` is left to gain.
+    value, or when ten iterations lowered the value by less than ``tol`` of itself. Where the value
+    rests although that bound is far from it, it goes on for a while, and at last says that it is
+    stuck. Stops also when by its own model of the objective not more than ``enough`` is left to
+    gain, after ``known`` steps: after a few the model is little more than a multiple of the
+    identity, and what is left along flat directions is many times what it says.
     """
 
     max_iter: int = 500
@@ -43,6 +45,7 @@ class LBFGS:
     memory: int | None = None
     n_jobs: int | None = None
     enough: float = 0.0
+    known: int = 3
     needs = ("value_and_grad", "gap")
 
     def minimise(
@@ -69,19 +72,25 @@ class LBFGS:
             if slope == 0.0:
                 return Result(theta, value, gradient, iteration - 1, True)
             # with H for the inverse second derivative the optimum is g' H g / 2 lower
-            if iteration > KNOWN and -slope <= 2.0 * self.enough:
+            if iteration > self.known and -slope <= 2.0 * self.enough:
                 return Result(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
             found = wolfe_step(objective, theta, value, direction, slope, first)
             if found is None:  # the value cannot be lowered in floating point
-                return Result(theta, value, gradient, iteration - 1, True)
+                gap = objective.gap(theta, gradient)
+                if is_near(value, gap) or not len(history) or not stalled.again():
+                    return halt(theta, value, gradient, iteration - 1, gap)
+                history.clear()  # what was learned elsewhere may mislead here
+                continue
             new, value, new_gradient = found
             history.push(new, theta, new_gradient, gradient)
             theta, gradient = new, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
                 return Result(theta, value, gradient, iteration, True)
             if stalled(value):
-                return Result(theta, value, gradient, iteration, True)
+                gap = objective.gap(theta, gradient)
+                if is_near(value, gap) or not stalled.again():
+                    return halt(theta, value, gradient, iteration, gap)
         return Result(theta, value, gradient, self.max_iter, False)
 
     def new_history(self, objective: Any, n: int) -> History:

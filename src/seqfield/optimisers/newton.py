@@ -16,7 +16,17 @@ import numpy as np
 
 from seqfield.linalg.krylov import conjugate_gradients
 from seqfield.linalg.vectors import dot
-from seqfield.optimisers._base import Callback, Floats, Result, Stall, Step, dual_of, require
+from seqfield.optimisers._base import (
+    Callback,
+    Floats,
+    Result,
+    Stall,
+    Step,
+    dual_of,
+    halt,
+    is_near,
+    require,
+)
 from seqfield.optimisers.lbfgs import wolfe_step
 
 #: how fast the Levenberg term rises after a step that had to be cut, and falls after others
@@ -63,20 +73,22 @@ class NewtonCG:
             ).x
             slope = dot(direction, dual(gradient))
             if slope >= 0.0:  # rounding: nothing is left to gain
-                return Result(theta, value, gradient, iteration - 1, True)
+                return halt(theta, value, gradient, iteration - 1, objective.gap(theta, gradient))
             # any fall that is in proportion to the slope will do: Armijo's rule
             found = wolfe_step(
                 objective, theta, value, direction, slope, 1.0, curvature=np.inf, max_tries=30
             )
             if found is None:  # the value cannot be lowered in floating point
-                return Result(theta, value, gradient, iteration - 1, True)
+                return halt(theta, value, gradient, iteration - 1, objective.gap(theta, gradient))
             new, value, gradient = found
             damping = self._damping(damping, theta, new, direction, slope, dual)
             theta, norm = new, _norm(gradient, dual)
             if callback is not None and callback(Step(iteration, theta, value)):
                 return Result(theta, value, gradient, iteration, True)
             if stalled(value):
-                return Result(theta, value, gradient, iteration, True)
+                gap = objective.gap(theta, gradient)
+                if is_near(value, gap) or not stalled.again():
+                    return halt(theta, value, gradient, iteration, gap)
         return Result(theta, value, gradient, self.max_iter, False)
 
     def _damping(

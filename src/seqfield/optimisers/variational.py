@@ -34,17 +34,30 @@ from numpy.typing import NDArray
 
 from seqfield.errors import InputError
 from seqfield.losses.pseudo import Terms, log_sum_exp
-from seqfield.optimisers._base import Callback, Floats, Result, Step, require
+from seqfield.optimisers._base import (
+    Callback,
+    Floats,
+    History,
+    Result,
+    Step,
+    history_size,
+    require,
+)
 from seqfield.optimisers.lbfgs import LBFGS
 
 #: halvings of a step before it is given up: of one label, and of all
 HALVINGS, MORE_HALVINGS = 8, 12
 #: the largest change of the logarithm of an amplitude in one step, and the least worth a step
-STRIDE, LEAST = 1.0, 0.02
+STRIDE, LEAST = 1.0, 1e-5
 #: of a step of an amplitude, what is tried
 SHARES = (1.0, 0.5, 0.25, 0.1)
-#: the largest variance, far from what float64 cannot hold
+#: the largest variance, far from what float64 cannot hold; from about 1e25 on fits do not converge,
+#: and say so
 LARGEST = 1e100
+#: entries of H = I + ... beside which the identity is lost in rounding
+DROWNED = 1e12
+#: steps after which what L-BFGS says about the rest of its way is worth something
+KNOWN = 40
 #: of the last rise of the bound, what the means may leave; of the bound, what counts as that rise
 #: in the first sweep
 SHARE, FIRST = 0.1, 0.01
@@ -93,10 +106,15 @@ class VariationalEM:
             if self.amplitude == "shared":
                 fit.move_amplitude()
             bounds.append(fit.bound())
+            if bounds[-1] - bounds[-2] + fit.refused <= self.tol * abs(bounds[-1]):
+                # what looks like the end may be means that were left too early: to their own end
+                fit.move_means(0.0)
+                bounds[-1] = fit.bound()
             stop = callback is not None and callback(Step(n_iter, fit.theta, -bounds[-1]))
-            # a bound that does not rise because steps were refused is no optimum
+            # a bound that does not rise because steps were refused, or because rounding hides where
+            # better means are, is no optimum
             left = bounds[-1] - bounds[-2] + fit.refused
-            converged = left <= self.tol * abs(bounds[-1])
+            converged = left <= self.tol * abs(bounds[-1]) and not fit.stuck
             if converged or stop:
                 break
         trace = (fit.posterior(bounds),)
@@ -130,6 +148,11 @@ class _Fit:
         # by its slope, what the steps that were refused in a sweep would have gained
         self.refused = np.inf
         self.f = self._values(self.mu)
+        # whether the means came to a halt far from their optimum
+        self.stuck = False
+        # what was learned of the curvature in a sweep still holds in the next
+        n = len(self.theta)
+        self._history = History(history_size(n), n, n_jobs)
 
     # --- the bound ------------------------------------------------------------------------------
 
@@ -203,10 +226,13 @@ class _Fit:
 
     def move_means(self, enough: float) -> None:
         """Raise the bound over all means, until about ``enough`` is left."""
-        problem = _Means(self, self._offsets())
-        found = LBFGS(200, 1e-9, n_jobs=self.n_jobs, enough=enough).minimise(problem, self.theta)
+        problem, theta, learned = _Means(self, self._offsets()), self.theta, len(self._history)
+        # a quadratic of few parameters is known after as many steps
+        known = max(LBFGS.known, min(KNOWN, len(theta)) - learned)
+        method = LBFGS(200, 1e-12, n_jobs=self.n_jobs, enough=enough, known=known)
+        found = method.minimise(problem, theta, history=self._history)
         self.mu, self.m = self.scores.split(found.theta)
-        self.f = self._values(self.mu)
+        self.f, self.stuck = self._values(self.mu), found.stuck
 
     def move_covariances(self, *, each: bool) -> None:
         """Raise the bound over the covariance of each label in turn, with ``each`` also over its
@@ -254,25 +280,30 @@ class _Fit:
         now: float,
         likelihood: Callable[..., float],
     ) -> bool:
-        """Take the amplitude and the covariance of a label together, if the bound rises."""
+        """Take the amplitude and the covariance of a label together, if the bound rises.
+
+        Its coefficients stay, so that the function grows as the amplitude does; where that lowers
+        the bound the function itself stays.
+        """
         step = self._stride(np.array([q]))
         if abs(step) < LEAST:
             return False
         mine, old = self.terms.weights * (self.terms.gold == q), self.precision[:, q]
+        square = float(self.mu[:, q] @ self.mu[:, q])
         for share in SHARES:
-            # the coefficients of the function stay: f grows with a, mu with its root
             ratio = np.exp(share * step)
-            shift = (ratio - 1.0) * self.f[:, q][self.rows]
             precision = old + share * (target - old)
             factor = self._factor(q, self.a[q] * ratio, precision)
-            rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
-            rise -= 0.5 * (ratio - 1.0) * float(self.mu[:, q] @ self.mu[:, q])
-            if rise > now:
-                self.a[q] *= ratio
-                self.mu[:, q] *= np.sqrt(ratio)
-                self.f[:, q] *= ratio
-                self.precision[:, q], self.factors[q] = precision, factor
-                return True
+            for growth in (ratio, 1.0):
+                shift = (growth - 1.0) * self.f[:, q][self.rows]
+                rise = likelihood(factor.v, shift=shift) + float(mine @ shift) - factor.cost
+                rise -= 0.5 * (growth**2 / ratio - 1.0) * square
+                if rise > now:
+                    self.a[q] *= ratio
+                    self.mu[:, q] *= growth / np.sqrt(ratio)
+                    self.f[:, q] *= growth
+                    self.precision[:, q], self.factors[q] = precision, factor
+                    return True
         return False
 
     def move_steps(self) -> None:
@@ -300,13 +331,15 @@ class _Fit:
         if abs(step) < LEAST:
             return
         now, *before = self.bound(), self.a, self.mu, self.f, self.factors
+        a, mu, f, _ = before
         for share in SHARES:
             ratio = np.exp(share * step)
-            a, mu, f, _ = before
-            self.a, self.mu, self.f = ratio * a, np.sqrt(ratio) * mu, ratio * f
+            self.a = ratio * a
             self.factors = [self._factor(q, self.a[q], self.precision[:, q]) for q in range(self.s)]
-            if self.bound() > now:
-                return
+            for growth in (ratio, 1.0):
+                self.mu, self.f = growth / np.sqrt(ratio) * mu, growth * f
+                if self.bound() > now:
+                    return
         self.a, self.mu, self.f, self.factors = before
 
     def _stride(self, labels: NDArray[np.int64]) -> float:
@@ -320,15 +353,9 @@ class _Fit:
 
     def _factor(self, q: int, a: float, precision: Floats) -> _Factor:
         root = self.scores.root(q)
-        scaled = np.sqrt(a * precision)[:, None] * root
-        h = scaled.T @ scaled
-        h[np.diag_indices_from(h)] += 1.0
-        # h.T, as LAPACK wants columns in order: nothing is copied
-        lower, failed = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
+        lower = _lower_of(np.sqrt(a * precision)[:, None] * root)
         half = scipy.linalg.blas.dtrsm(1.0, lower, root.T, lower=1)
         v = self._variances(q, a, half)
-        if failed:  # H >= I has a factor, whatever its condition, if its entries are numbers
-            raise InputError("a posterior covariance has no Cholesky factor: is the kernel finite?")
         # 1/2 (tr H^-1 - r + log |H|), tr H^-1 = r - lambda . v without what the root leaves out
         own = v - a * self.scores.rest[:, q]
         cost = np.log(np.diagonal(lower)).sum() - 0.5 * float(precision @ own)
@@ -343,6 +370,22 @@ class _Fit:
         residuals = np.zeros_like(self.f)
         np.add.at(residuals, self.rows, self.terms.weights[:, None] * left)
         return Posterior(self.a, self.mu, self.precision, lowers, self.m, self.w, residuals, bounds)
+
+
+def _lower_of(scaled: Floats) -> Floats:
+    """The Cholesky factor of H = I + A' A for A (n, r)."""
+    h = scaled.T @ scaled
+    h[np.diag_indices_from(h)] += 1.0
+    if h.diagonal().max() < DROWNED:
+        # h.T, as LAPACK wants columns in order: nothing is copied
+        lower, failed = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
+        if not failed:
+            return np.asarray(lower)
+    # the identity is lost in H, but not in [I; A] = Q L', whatever the sizes of A: O(n r^2) too,
+    # with a larger factor
+    upper = scipy.linalg.qr(np.vstack([np.eye(len(h)), scaled]), mode="r", check_finite=False)[0]
+    upper = upper[: len(h)]
+    return np.asfortranarray((np.where(upper.diagonal() < 0.0, -1.0, 1.0)[:, None] * upper).T)
 
 
 class _Means:
