@@ -236,3 +236,12 @@ def test_no_convergence_and_use():
         model.fit(X, Y)
     assert clone(model).engine == "jax"
     assert model.n_iter_ == 2
+
+
+def test_badly_scaled_features_end_as_on_the_cpu():
+    x, y = sf.make_galaxy(40, random_state=0)
+    far = [1e3 * row for row in x]
+    models = [sf.GPSC("linear", engine=e, explicit=False).fit(far, y) for e in ("numba", "jax")]
+    assert models[1].objective_ == pytest.approx(models[0].objective_, rel=1e-5)
+    with pytest.warns(ConvergenceWarning, match="Scale the features"):
+        sf.GPSC("linear", engine="jax", explicit=False).fit([1e8 * row for row in x], y)

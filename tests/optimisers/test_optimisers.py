@@ -547,10 +547,11 @@ class Lifted(Quadratic):
         return self.told
 
 
+@pytest.mark.parametrize("method", [LBFGS, OWLQN])
 @pytest.mark.parametrize(("gap", "converged"), [(1e5, True), (np.inf, True), (1e8, False)])
-def test_a_value_that_rests_is_an_optimum_only_if_the_gap_does_not_deny_it(gap, converged):
+def test_a_value_that_rests_is_an_optimum_only_if_the_gap_does_not_deny_it(method, gap, converged):
     goal = Lifted(gap)
-    result = LBFGS(max_iter=400, tol=1e-5).minimise(goal, goal.start())
+    result = method(max_iter=400, tol=1e-5).minimise(goal, goal.start())
     assert (result.converged, result.stuck) == (converged, not converged)
     # where it is denied, it looks further before it gives up
     assert result.n_iter == (11 if converged else 55)

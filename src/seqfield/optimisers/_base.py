@@ -86,7 +86,7 @@ def require(optimiser: str, objective: Any, needs: tuple[str, ...]) -> None:
 class Stall:
     """True once the value has fallen by less than ``tol`` of itself over ``period`` iterations.
 
-    Badly scaled objectives rest on the way: `again` says whether to go on from such a place.
+    Badly scaled objectives rest on the way: `ends` says whether such a place is the end.
     """
 
     def __init__(self, tol: float, period: int = 10) -> None:
@@ -102,11 +102,12 @@ class Stall:
         before = self._values[-1 - self.period]
         return before - value <= self.tol * max(abs(value), 1e-300)
 
-    def again(self) -> bool:
-        """Wait for one more period, unless there were too many."""
+    def ends(self, value: float, gap: float, *, fresh: bool = False) -> bool:
+        """Whether a halt is the end: near the optimum, with nothing learned that could mislead
+        (``fresh``), or once too often. Otherwise another period begins."""
         self._values.clear()
         self._halts += 1
-        return self._halts < HALTS
+        return fresh or is_near(value, gap) or self._halts >= HALTS
 
 
 def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float) -> Result:
@@ -225,14 +226,14 @@ class History:
             self._gram[pair] = inner[1:, :-1]
             self._gram[:, pair] = inner[1:, :-1].T
             self._fresh = None
-            if not _curved(
+            if not curved(
                 self._gram[2 * fresh, 2 * fresh + 1], inner[1, 2 * fresh], inner[2, 2 * fresh + 1]
             ):
                 self._order.remove(fresh)
         return np.asarray(inner[0])
 
 
-def _curved(inner: float, step: float, change: float) -> bool:
+def curved(inner: float, step: float, change: float) -> bool:
     """Whether a pair has positive curvature, by s'y, s's and y'y.
 
     Against |s| |y|, so that the scale of the objective makes no difference.
@@ -277,7 +278,7 @@ class Inverse:
         """Learn from a step from old to new; one without positive curvature teaches nothing."""
         s, y = new - old, new_gradient - gradient
         inner = float(s @ y)
-        if not _curved(inner, float(s @ s), float(y @ y)):
+        if not curved(inner, float(s @ s), float(y @ y)):
             return
         if not self._n_pairs:  # the usual first guess of the scale
             self._inverse *= inner / float(y @ y)

@@ -14,7 +14,17 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from seqfield.linalg._jax import double, jnp
-from seqfield.optimisers._base import Callback, Floats, Result, Stall, Step, history_size, require
+from seqfield.optimisers._base import (
+    Callback,
+    Floats,
+    Result,
+    Stall,
+    Step,
+    curved,
+    history_size,
+    is_near,
+    require,
+)
 from seqfield.optimisers._jax import Vector, lay_out, take_step, try_step
 from seqfield.optimisers.lbfgs import wolfe_step
 
@@ -73,12 +83,13 @@ class _Descent:
             self.problem, self._trial, self.point, self.gradient, self.history, slot
         )
         self.point = self._trial.point
-        inner = np.asarray(found)
-        self._now, self.norm = inner[0, :-1], float(inner[0, -1])
+        products = np.asarray(found)
+        self._now, self.norm = products[0, :-1], float(products[0, -1])
         pair = slice(2 * slot, 2 * slot + 2)
-        self._gram[pair] = inner[1:, :-1]
-        self._gram[:, pair] = inner[1:, :-1].T
-        if self._gram[2 * slot, 2 * slot + 1] > 1e-12 * self._gram[2 * slot + 1, 2 * slot + 1]:
+        self._gram[pair] = products[1:, :-1]
+        self._gram[:, pair] = products[1:, :-1].T
+        (step, inner), (_, change) = self._gram[pair, pair]
+        if curved(inner, step, change):
             self.order.append(slot)
 
     @property
@@ -114,6 +125,11 @@ class _Descent:
         theta, gradient = flat(self.point), flat(self.gradient)
         return Result(theta, self.value, gradient, n_iter, converged)
 
+    def halt(self, n_iter: int) -> Result:
+        """The end where the value no longer falls."""
+        near = is_near(self.value, self.gap)
+        return self.result(n_iter, near)._replace(stuck=not near)
+
 
 @dataclass(frozen=True)
 class DeviceLBFGS:
@@ -146,11 +162,14 @@ class DeviceLBFGS:
             # the line is one-dimensional: from 0 along 1
             found = wolfe_step(at, np.zeros(1), at.value, np.ones(1), slope, first)
             if found is None:  # the value cannot be lowered in floating point
-                return at.result(iteration - 1, True)
+                if stalled.ends(at.value, at.gap, fresh=not at.order):
+                    return at.halt(iteration - 1)
+                at.order.clear()  # what was learned elsewhere may mislead here
+                continue
             at.take(float(found[0][0]))
             at.value = found[1]
             if callback is not None and callback(Step(iteration, np.empty(0), at.value)):
                 return at.result(iteration, True)
-            if stalled(at.value):
-                return at.result(iteration, True)
+            if stalled(at.value) and stalled.ends(at.value, at.gap):
+                return at.halt(iteration)
         return at.result(self.max_iter, False)

@@ -23,7 +23,6 @@ from seqfield.optimisers._base import (
     dual_of,
     halt,
     history_size,
-    is_near,
     require,
 )
 
@@ -78,7 +77,7 @@ class LBFGS:
             found = wolfe_step(objective, theta, value, direction, slope, first)
             if found is None:  # the value cannot be lowered in floating point
                 gap = objective.gap(theta, gradient)
-                if is_near(value, gap) or not len(history) or not stalled.again():
+                if stalled.ends(value, gap, fresh=not len(history)):
                     return halt(theta, value, gradient, iteration - 1, gap)
                 history.clear()  # what was learned elsewhere may mislead here
                 continue
@@ -89,7 +88,7 @@ class LBFGS:
                 return Result(theta, value, gradient, iteration, True)
             if stalled(value):
                 gap = objective.gap(theta, gradient)
-                if is_near(value, gap) or not stalled.again():
+                if stalled.ends(value, gap):
                     return halt(theta, value, gradient, iteration, gap)
         return Result(theta, value, gradient, self.max_iter, False)
 

@@ -24,7 +24,6 @@ from seqfield.optimisers._base import (
     Step,
     dual_of,
     halt,
-    is_near,
     require,
 )
 from seqfield.optimisers.lbfgs import wolfe_step
@@ -87,7 +86,7 @@ class NewtonCG:
                 return Result(theta, value, gradient, iteration, True)
             if stalled(value):
                 gap = objective.gap(theta, gradient)
-                if is_near(value, gap) or not stalled.again():
+                if stalled.ends(value, gap):
                     return halt(theta, value, gradient, iteration, gap)
         return Result(theta, value, gradient, self.max_iter, False)
 

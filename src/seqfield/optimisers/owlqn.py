@@ -19,6 +19,7 @@ from seqfield.optimisers._base import (
     Result,
     Stall,
     Step,
+    halt,
     history_size,
     require,
 )
@@ -70,11 +71,17 @@ class OWLQN:
                     break
                 step *= 0.5
             else:  # the value cannot be lowered in floating point
-                return Result(theta, value, gradient, iteration - 1, True)
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap, fresh=not len(history)):
+                    return halt(theta, value, gradient, iteration - 1, gap)
+                history.clear()  # what was learned elsewhere may mislead here
+                continue
             history.push(new, theta, new_gradient, gradient)
             theta, value, gradient = new, new_value, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
                 return Result(theta, value, gradient, iteration, True)
             if stalled(value):
-                return Result(theta, value, gradient, iteration, True)
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap):
+                    return halt(theta, value, gradient, iteration, gap)
         return Result(theta, value, gradient, self.max_iter, False)
