@@ -62,6 +62,8 @@ MODELS: dict[str, tuple[str, Make]] = {
     "GPstruct, HMC": ("GP-ESS", partial(sampled, n_steps=60)),
     "SVGP, chain": ("GP-VAR-T", variational),
     "SVGP, piecewise": ("GP-VAR-P", partial(variational, likelihood="piecewise")),
+    # the paper's inducing inputs
+    "SVGP, chain, k-means": ("GP-VAR-T", partial(variational, inducing="kmeans")),
 }
 
 
