@@ -5,7 +5,6 @@ from __future__ import annotations
 from seqfield.kernels._base import Kernel, as_kernel, restore
 from seqfield.kernels.composite import (
     Callable,
-    Columns,
     Power,
     Precomputed,
     Product,
@@ -22,7 +21,7 @@ from seqfield.kernels.standard import (
     Polynomial,
     RationalQuadratic,
 )
-from seqfield.kernels.weighted import InverseFrequency
+from seqfield.kernels.views import Columns, InverseFrequency
 
 __all__ = [
     "RBF",
