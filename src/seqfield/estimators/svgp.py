@@ -98,8 +98,8 @@ class StructuredSVGP(SampledEstimator):
     classes_ : labels in column order
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files)
-    kernel_ : the kernel, with what it learned; n_tokens_ : training tokens, equal ones counted; n_kept_ :
-        inducing tokens
+    kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens; n_tokens_ : training
+        tokens, equal ones counted
     transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
         "piecewise" half of those that were learned
 
