@@ -31,8 +31,8 @@ from seqfield.estimators import kernel_crf
 from seqfield.kernels import RBF, Graph
 from seqfield.kernels.gram import distinct
 from seqfield.kernels.graph import GraphWarning, diagnose
-from seqfield.optimisers import greedy
-from seqfield.optimisers.pickers import MeanField
+from seqfield.solvers import greedy
+from seqfield.solvers.pickers import MeanField
 
 DECODINGS = ("posterior", "viterbi")
 

@@ -111,7 +111,7 @@ def train_seqfield(model: str, quick: bool, n_jobs: int, tol: float) -> dict:
     import warnings
 
     import seqfield as sf
-    from seqfield.optimisers import lbfgs
+    from seqfield.solvers import lbfgs
 
     X, y = sf.read_conll(corpus() / "conll2000/train.txt.gz")
     times: list[float] = []

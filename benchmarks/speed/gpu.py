@@ -25,15 +25,15 @@ from jax import lax
 from seqfield import chain
 from seqfield.architectures._jax import DeviceGram
 from seqfield.chain import _padded
-from seqfield.estimators._objective import Objective
 from seqfield.kernels import RBF
 from seqfield.kernels._jax import OnDevice, product
 from seqfield.labels import Targets
 from seqfield.linalg._jax import double
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers import device
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
+from seqfield.solvers import device
 
 ROUNDS, ITERATIONS, WARM = 7, 40, 5
 BANDWIDTH = 4.8e12

@@ -24,13 +24,13 @@ import numpy as np
 
 import seqfield as sf
 from seqfield.architectures.kernel import Gram
-from seqfield.estimators._kernel import Tokens
-from seqfield.estimators._objective import Objective
 from seqfield.kernels.gram import gram, product
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
+from seqfield.solvers.lbfgs import LBFGS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "papers"))
 

@@ -20,13 +20,13 @@ import numpy as np
 import seqfield as sf
 from seqfield.architectures.linear import Linear
 from seqfield.data.datasets import corpus_folder
-from seqfield.estimators._objective import Objective
 from seqfield.labels import LabelSet
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
+from seqfield.solvers.lbfgs import LBFGS
 
 ROUNDS = 9
 

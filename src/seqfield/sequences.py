@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -266,3 +267,14 @@ def _is_rows(part: Any) -> bool:
 def _describe(thing: Any) -> str:
     shape = getattr(thing, "shape", None)
     return f"{type(thing).__name__}" + ("" if shape is None else f" of shape {shape}")
+
+
+def even_bounds(offsets: Offsets, n: int) -> list[tuple[int, int]]:
+    """At most n runs of sequences with about equally many tokens.
+
+    >>> even_bounds(np.array([0, 5, 6, 10, 12]), 2)
+    [(0, 2), (2, 4)]
+    """
+    wanted = np.linspace(0, offsets[-1], n + 1)
+    nearest = np.searchsorted((offsets[1:] + offsets[:-1]) / 2, wanted)
+    return list(pairwise(np.unique(nearest).tolist()))

@@ -8,11 +8,11 @@ import pytest
 from seqfield.architectures import atoms
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Lookup, Values
-from seqfield.estimators._objective import Objective
 from seqfield.kernels.covariance import Matrix
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 

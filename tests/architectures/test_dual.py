@@ -9,15 +9,15 @@ import scipy.sparse as sp
 
 from seqfield.architectures.dual import GIB, Dual, Store, add_at, has_row, read_scores
 from seqfield.errors import BudgetError, InputError
-from seqfield.estimators._objective import Objective, Problem
 from seqfield.kernels import RBF, Linear, Polynomial
 from seqfield.kernels.covariance import Explicit, LowRank, Matrix, OnDemand
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers.margin import MaxMargin
-from seqfield.optimisers.perceptron import Perceptron
+from seqfield.objectives.objective import Objective, Problem
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
+from seqfield.solvers.margin import MaxMargin
+from seqfield.solvers.perceptron import Perceptron
 
 S = 3
 RNG = np.random.default_rng(0)

@@ -9,14 +9,14 @@ from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
-from seqfield.estimators._objective import Objective
 from seqfield.labels import LabelSet
 from seqfield.linalg.factor import eigen_factor
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
+from seqfield.solvers.lbfgs import LBFGS
 
 LOSSES = {"log": LogLoss(), "softmax margin": LogLoss(2.5), "marginal": MarginalLoss()}
 

@@ -15,7 +15,7 @@ from seqfield.chain.reference import enumerate_labellings
 from seqfield.confidence import _left_out, choose_c2, leave_one_out_proba
 from seqfield.confidence._left_out import LeftOut, covariances
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._objective import Objective
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"

@@ -10,7 +10,7 @@ import seqfield as sf
 from seqfield.errors import CapabilityError, InputError, ModelFileError
 from seqfield.persist import read_model, write_model
 
-from .cases import EDGE_TEMPLATE, TEMPLATE, numbers, words
+from ..support.sequences import EDGE_TEMPLATE, TEMPLATE, numbers, words
 
 X, Y = words()
 BOUNDS = ("loose", "tight", "exact")

@@ -22,7 +22,7 @@ from seqfield.estimators._calibration import (
 from seqfield.labels import Targets
 from seqfield.sequences import offsets_of
 
-from .cases import numbers
+from ..support.sequences import numbers
 
 X, Y = numbers(36, noise=1.2)
 MODELS = {

@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV
 import seqfield as sf
 from seqfield.errors import CapabilityError, InputError
 
-from .cases import TEMPLATE, numbers, words
+from ..support.sequences import TEMPLATE, numbers, words
 
 X, Y = numbers(30, noise=1.3)
 LENGTHS = np.array([len(row) for row in X])

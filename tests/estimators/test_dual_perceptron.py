@@ -13,7 +13,7 @@ from seqfield.kernels import RBF
 from seqfield.persist import read_model, write_model
 from seqfield.sequences import Sequences, offsets_of
 
-from .cases import TEMPLATE, numbers, words
+from ..support.sequences import TEMPLATE, numbers, words
 
 
 def binary(n=14, s=3, seed=0, width=7):

@@ -32,7 +32,7 @@ from seqfield.kernels import (
 from seqfield.kernels.graph import ExtensionWarning, GraphWarning
 from seqfield.persist import read_model, write_model
 
-from .cases import numbers, words
+from ..support.sequences import numbers, words
 
 X, Y = numbers(n=14, seed=0)
 NEW = numbers(n=6, seed=1)[0]

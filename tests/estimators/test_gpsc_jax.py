@@ -27,7 +27,7 @@ from seqfield.kernels import (
     RationalQuadratic,
 )
 
-from .cases import numbers
+from ..support.sequences import numbers
 
 X, Y = numbers(n=16, seed=0)
 X = [np.round(x) for x in X]  # tokens that are equal
@@ -104,7 +104,7 @@ def test_gram_matrix_of_float32():
 
 
 def test_what_is_not_safe_is_done_on_logarithms(monkeypatch):
-    from seqfield.optimisers import device
+    from seqfield.solvers import device
 
     forms = []
 

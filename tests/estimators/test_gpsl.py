@@ -24,18 +24,18 @@ from seqfield.errors import (
     SeqfieldError,
 )
 from seqfield.estimators import gpsl
-from seqfield.estimators._objective import Objective
 from seqfield.kernels import RBF, Linear
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
 from seqfield.losses.log import LogLoss
 from seqfield.losses.pseudo import refine
-from seqfield.optimisers.variational import VariationalEM
+from seqfield.objectives.objective import Objective
 from seqfield.persist import read_model, write_model
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
+from seqfield.variational.em import VariationalEM
 
-from .cases import numbers
+from ..support.sequences import numbers
 
 X, Y = numbers(n=12, seed=0, longest=5)
 NEW = numbers(n=5, seed=1)[0]

@@ -25,17 +25,17 @@ from seqfield.errors import (
     SeqfieldError,
 )
 from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
-from seqfield.estimators._kernel_slice import sample_kernel
-from seqfield.estimators._remainder import JITTER, Remainder
 from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
-from seqfield.optimisers import hamiltonian
-from seqfield.optimisers._sampling import effective_sample_size
 from seqfield.persist import read_model, write_model
+from seqfield.posteriors.kernel_slice import sample_kernel
+from seqfield.posteriors.remainder import JITTER, Remainder
+from seqfield.samplers import hamiltonian
+from seqfield.samplers._base import effective_sample_size
 from seqfield.sequences import Sequences, offsets_of
 
-from ..optimisers.test_samplers import unevenness
-from .cases import numbers, words
+from ..samplers.test_samplers import unevenness
+from ..support.sequences import numbers, words
 
 X, Y = numbers(n=8, seed=0, longest=4)
 NEW = numbers(n=4, seed=1, longest=5)[0]
@@ -971,7 +971,7 @@ def test_chains_on_a_device():
 
 
 def test_more_chains_than_the_device_has_memory_for(monkeypatch):
-    device_slice = pytest.importorskip("seqfield.optimisers.device_slice")
+    device_slice = pytest.importorskip("seqfield.samplers.device_slice")
     many = make(engine="jax", sampler="ess", n_chains=10**9, n_samples=4)
     what = rf"1000000000 chains .* {len(Z)} .*need at least \d.* GiB, .*lower n_chains, set n_land"
     with pytest.raises(BudgetError, match=what):

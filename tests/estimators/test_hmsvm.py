@@ -15,8 +15,8 @@ from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.kernels import RBF, Linear, Polynomial
 from seqfield.linalg.factor import eigen_factor
 
-from ..optimisers.test_margin import MARGINS, SLACKS, Listed
-from .cases import TEMPLATE, numbers, words
+from ..solvers.test_margin import MARGINS, SLACKS, Listed
+from ..support.sequences import TEMPLATE, numbers, words
 
 TIGHT = {"tol": 1e-9, "max_iter": 5_000}
 every = pytest.mark.parametrize("slack", SLACKS)
@@ -381,7 +381,7 @@ def test_the_number_of_a_sequence_without_a_margin_is_the_users():
 
 
 def test_too_many_slacks_name_the_users_sequence(monkeypatch):
-    monkeypatch.setattr(sf.optimisers.margin, "MOST", 4)
+    monkeypatch.setattr(sf.solvers.margin, "MOST", 4)
     with pytest.raises(BudgetError, match=r"of sequence 1 .*slack='l1'"):
         make(C=0.01, slack="labelling").fit(X[:2], Y[:2], sample_weight=[0, 1])
 

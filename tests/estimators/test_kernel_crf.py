@@ -19,7 +19,7 @@ from seqfield.errors import (
 from seqfield.kernels import RBF, Graph, Linear, Polynomial, Precomputed
 from seqfield.persist import read_model, write_model
 
-from .cases import numbers
+from ..support.sequences import numbers
 
 X, Y = numbers(n=14, seed=0)
 NEW, NEW_Y = numbers(n=6, seed=1)

@@ -8,7 +8,7 @@ import pytest
 import seqfield as sf
 from seqfield.errors import CapabilityError, InputError
 
-from .cases import EDGE_TEMPLATE, TEMPLATE, numbers, words
+from ..support.sequences import EDGE_TEMPLATE, TEMPLATE, numbers, words
 
 X, Y = words()
 

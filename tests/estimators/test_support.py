@@ -10,8 +10,8 @@ from seqfield.estimators._support import Support, SupportSequence
 from seqfield.kernels import RBF
 from seqfield.labels import is_missing
 
-from ..optimisers.test_margin import MARGINS, SLACKS
-from .cases import numbers
+from ..solvers.test_margin import MARGINS, SLACKS
+from ..support.sequences import numbers
 
 every = pytest.mark.parametrize("slack", SLACKS)
 each = pytest.mark.parametrize("margin", MARGINS)

@@ -16,12 +16,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
+import seqfield.progress
 from seqfield.data.schemes import get_scheme
 from seqfield.errors import BudgetError, CapabilityError, InputError, ModelFileError
 from seqfield.estimators.svgp import TransitionsWarning
 from seqfield.kernels import RBF, Linear, Normalized, Precomputed, Scaled
 
-from .cases import numbers, words
+from ..support.sequences import numbers, words
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no convergence:sklearn.exceptions.ConvergenceWarning"
@@ -564,7 +565,7 @@ class Terminal(io.StringIO):
 def test_verbose(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sf.estimators._progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(sf.progress, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     make(verbose=True, max_iter=3).fit(X, Y)
     told = sys.stderr.getvalue()

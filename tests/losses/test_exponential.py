@@ -11,14 +11,25 @@ import scipy.sparse as sp
 from seqfield.architectures.linear import Linear
 from seqfield.chain import ChainScores
 from seqfield.chain.reference import enumerate_labellings
-from seqfield.estimators._objective import Objective
 from seqfield.labels import Targets
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 
-from .cases import EDGES, ENDS, FORBIDDEN, GRID, KNOWN, LENGTHS, WEIGHTS, along, differences, make
+from ..support.losses import (
+    EDGES,
+    ENDS,
+    FORBIDDEN,
+    GRID,
+    KNOWN,
+    LENGTHS,
+    WEIGHTS,
+    along,
+    differences,
+    make,
+)
 
 
 def inverse_odds(case):

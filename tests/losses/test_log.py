@@ -13,7 +13,18 @@ from seqfield.errors import NoPathError
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 
-from .cases import EDGES, ENDS, FORBIDDEN, GRID, KNOWN, LENGTHS, WEIGHTS, along, differences, make
+from ..support.losses import (
+    EDGES,
+    ENDS,
+    FORBIDDEN,
+    GRID,
+    KNOWN,
+    LENGTHS,
+    WEIGHTS,
+    along,
+    differences,
+    make,
+)
 
 
 def augmented(case, cost):

@@ -15,7 +15,7 @@ from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
 from seqfield.sequences import offsets_of
 
-from .cases import (
+from ..support.losses import (
     EDGES,
     ENDS,
     FORBIDDEN,

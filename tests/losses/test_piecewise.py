@@ -17,7 +17,7 @@ from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
 from seqfield.sequences import offsets_of
 
-from .cases import ENDS, FORBIDDEN, KNOWN, Case, differences, make
+from ..support.losses import ENDS, FORBIDDEN, KNOWN, Case, differences, make
 
 LOSS = PiecewiseLoss()
 SEEDS = range(3)

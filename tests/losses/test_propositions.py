@@ -10,10 +10,10 @@ from seqfield.chain.reference import enumerate_labellings
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.optimisers.boosting import Boosting
+from seqfield.solvers.boosting import Boosting
 
-from ..optimisers.cases import Brute, problem
-from .cases import EDGES, LENGTHS, make
+from ..support.losses import EDGES, LENGTHS, make
+from ..support.problems import Brute, problem
 
 SCALES = (0.02, 0.1, 0.3, 1.0, 3.0, 10.0)
 

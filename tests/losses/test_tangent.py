@@ -12,7 +12,7 @@ from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
 
-from .cases import EDGES, ENDS, FORBIDDEN, KNOWN, WEIGHTS, along, make
+from ..support.losses import EDGES, ENDS, FORBIDDEN, KNOWN, WEIGHTS, along, make
 
 
 @pytest.mark.parametrize("cost", [0.0, 1.5])

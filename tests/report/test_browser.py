@@ -15,7 +15,7 @@ from seqfield.report.content import content_of
 from seqfield.report.intervals import intervals
 from seqfield.report.judged import judge
 
-from .cases import HOSTILE, invented
+from ..support.reports import HOSTILE, invented
 
 webdriver = pytest.importorskip("selenium.webdriver")
 

@@ -7,7 +7,7 @@ import seqfield as sf
 from seqfield import metrics
 from seqfield.cli.app import app
 
-from .cases import by_key, embedded
+from ..support.reports import by_key, embedded
 
 
 def run(*arguments: object, code: int = 0):

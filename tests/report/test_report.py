@@ -16,7 +16,7 @@ from seqfield.report.content import content_of, texts
 from seqfield.report.intervals import intervals, resampled, sums
 from seqfield.report.judged import judge
 
-from .cases import HOSTILE, by_key, embedded, invented, unpacked
+from ..support.reports import HOSTILE, by_key, embedded, invented, unpacked
 
 EXACT = {"rtol": 1e-12, "atol": 1e-15}
 

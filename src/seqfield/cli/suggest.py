@@ -119,7 +119,7 @@ def _read(source: str, encoding: str) -> tuple[files.Rows, list[int]]:
 def _ranked(model: Any, X: Any, n: int, options: dict[str, Any]) -> list[Any]:
     """The n best of the pool, ranked in pieces where each sequence is scored by itself."""
     from seqfield.active import rank
-    from seqfield.estimators._progress import progress
+    from seqfield.progress import progress
 
     if options["diversity"] or options["strategy"] == "diversity":
         return rank(model, X, n=n, **options)

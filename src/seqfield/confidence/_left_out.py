@@ -26,10 +26,9 @@ from seqfield.architectures._maps import Table
 from seqfield.architectures.linear import Linear, Tables
 from seqfield.chain import ChainScores, marginals
 from seqfield.errors import InputError
-from seqfield.estimators._objective import even_bounds
 from seqfield.labels import Targets
 from seqfield.linalg.krylov import conjugate_gradients
-from seqfield.sequences import Sequences, offsets_of
+from seqfield.sequences import Sequences, even_bounds, offsets_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

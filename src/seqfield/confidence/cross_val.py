@@ -15,8 +15,8 @@ from seqfield._checks import number
 from seqfield._parallel import run
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._lawful import repaired
-from seqfield.estimators._progress import progress
 from seqfield.labels import LabelSet, nested
+from seqfield.progress import progress
 from seqfield.sequences import Offsets, Sequences, as_sequences, check_offsets, offsets_of
 
 Floats = NDArray[np.float64]

@@ -19,13 +19,13 @@ from seqfield.chain import ChainScores
 from seqfield.confidence._left_out import LeftOut
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators import CRF, GPSC
-from seqfield.estimators._kernel import Tokens
-from seqfield.estimators._objective import Objective, even_bounds
-from seqfield.estimators._progress import progress
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.linalg.krylov import conjugate_gradients
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
-from seqfield.sequences import Sequences, offsets_of
+from seqfield.progress import progress
+from seqfield.sequences import Sequences, even_bounds, offsets_of
 
 Floats = NDArray[np.float64]
 

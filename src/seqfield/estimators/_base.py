@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import choice
 from seqfield.chain import ChainScores
+from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed, get_scheme, table_transitions
 from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.estimators import _average, _files
@@ -33,11 +34,10 @@ from seqfield.estimators._calibration import (
 )
 from seqfield.estimators._confidence import Confidence
 from seqfield.estimators._lawful import check_lawful, repaired
-from seqfield.estimators._objective import Constraint, even_bounds
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.labels import LabelSet, Targets, is_missing, nested
 from seqfield.metrics import token_accuracy
-from seqfield.sequences import Sequences, as_sequences
+from seqfield.sequences import Sequences, as_sequences, even_bounds
 
 Floats = NDArray[np.float64]
 Decoding = Literal["viterbi", "posterior"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,16 +11,17 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from seqfield._checks import number
+from seqfield._warn import warn
 from seqfield.errors import InputError
 from seqfield.estimators._base import SequenceEstimator
-from seqfield.estimators._objective import Objective
-from seqfield.estimators._progress import progress
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers._base import Result, Step
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
+from seqfield.progress import progress
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result, Step
 
 Floats = NDArray[np.float64]
 
@@ -134,11 +133,10 @@ class DescentEstimator(SequenceEstimator):
 
     def _warn(self, n_iter: int, *, stuck: bool = False) -> None:
         bound = f", at most {self.gap_:.2g} above its optimum" if np.isfinite(self.gap_) else ""
-        warnings.warn(
+        warn(
             f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
             + (STUCK if stuck else self._remedy),
             ConvergenceWarning,
-            stacklevel=_frames_inside() + 1,
         )
 
     def _split(self, n: int) -> tuple[Any, Any]:
@@ -151,14 +149,6 @@ class DescentEstimator(SequenceEstimator):
             )
         order = self._random().permutation(n)
         return np.sort(order[n_held:]), np.sort(order[:n_held])
-
-
-def _frames_inside() -> int:
-    """How many calls up the stack the first one outside of this library is."""
-    frame, n = sys._getframe(1), 0
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("seqfield."):
-        frame, n = frame.f_back, n + 1
-    return n
 
 
 class _Watch:

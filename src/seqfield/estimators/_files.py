@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqfield._checks import number
+from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
 from seqfield.estimators._calibration import LIMIT
-from seqfield.estimators._objective import Constraint
 from seqfield.features import ENCODERS, Encoder
 from seqfield.kernels import Kernel, restore
 from seqfield.labels import LabelSet

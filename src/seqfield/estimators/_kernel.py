@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +14,6 @@ from seqfield.architectures.dual import Dual
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import DescentEstimator
-from seqfield.estimators._remainder import Remainder
 from seqfield.kernels import (
     RBF,
     Graph,
@@ -29,10 +28,12 @@ from seqfield.kernels import (
 )
 from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand, Root
 from seqfield.kernels.functions import Function, Span, restore_function
-from seqfield.kernels.gram import ADVICE, check_dtype, distinct, gram
+from seqfield.kernels.gram import ADVICE, check_dtype, gram
 from seqfield.kernels.graph import diagnose
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.persist import prefixed, under
+from seqfield.posteriors.remainder import Remainder
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
@@ -52,26 +53,6 @@ NUMBERS = (
 )
 #: what only some ways of fitting leave
 OPTIONAL = ("path_", "n_chosen_", "cliques_", "support_", "log_evidence_", "log_evidence_error_")
-
-
-class Tokens(NamedTuple):
-    """The distinct tokens of a training set: their rows, where each comes first, and the number
-    of each token among them."""
-
-    x: Any
-    first: NDArray[np.int64]
-    inverse: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, data: Sequences) -> Tokens:
-        """Equal rows are kept once."""
-        first, inverse = distinct(data.x)
-        return cls(data.x[first], first, inverse, data.offsets)
-
-    def numbered(self) -> Sequences:
-        """The sequences with the number of each token as its one feature."""
-        return Sequences(self.inverse[:, None].astype(np.float64), self.offsets)
 
 
 def zero_one(x: Any) -> bool:

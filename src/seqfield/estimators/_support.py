@@ -11,7 +11,7 @@ import numpy as np
 
 from seqfield.errors import InputError
 from seqfield.labels import Targets
-from seqfield.optimisers.margin import Labelling
+from seqfield.solvers.margin import Labelling
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._linear import LinearEstimator
-from seqfield.estimators._objective import Objective
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.boosting import Boosting, Round, Unit
-from seqfield.optimisers.lbfgs import LBFGS
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
+from seqfield.solvers.boosting import Boosting, Round, Unit
+from seqfield.solvers.lbfgs import LBFGS
 
 
 class Choice(NamedTuple):

@@ -10,18 +10,18 @@ from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._linear import LinearEstimator
-from seqfield.estimators._objective import Objective
 from seqfield.losses._base import Loss
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.lbfgs import LBFGS
-from seqfield.optimisers.owlqn import OWLQN
-from seqfield.optimisers.restarts import Restarts
-from seqfield.optimisers.sgd import SGD
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
+from seqfield.solvers.lbfgs import LBFGS
+from seqfield.solvers.owlqn import OWLQN
+from seqfield.solvers.restarts import Restarts
+from seqfield.solvers.sgd import SGD
 
 
 @register

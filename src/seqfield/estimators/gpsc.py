@@ -14,25 +14,26 @@ from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._device import GPSC_ON_DEVICE
-from seqfield.estimators._evidence import KernelEvidence
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import KernelEstimator, Tokens
-from seqfield.estimators._laplace import log_evidence, posterior_samples
-from seqfield.estimators._objective import Objective
+from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._support import Support
 from seqfield.kernels.covariance import Factored, Root
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.greedy import Greedy, Selection
-from seqfield.optimisers.lbfgs import LBFGS
-from seqfield.optimisers.margin import Labelling
-from seqfield.optimisers.newton import NewtonCG
-from seqfield.optimisers.pickers import Coordinates, Labellings
+from seqfield.objectives.objective import Objective
+from seqfield.posteriors.evidence import KernelEvidence
+from seqfield.posteriors.laplace import log_evidence, posterior_samples
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
+from seqfield.solvers.greedy import Greedy, Selection
+from seqfield.solvers.lbfgs import LBFGS
+from seqfield.solvers.margin import Labelling
+from seqfield.solvers.newton import NewtonCG
+from seqfield.solvers.pickers import Coordinates, Labellings
 
 CHOICES = {
     "method": ("dense", "sparse", "sequence"),
@@ -117,7 +118,7 @@ class GPSC(KernelEstimator):
     gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_landmarks``,
         of that with the kernel which these give); infinite if the loss is not convex
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
-    path_ : rounds of a sparse method (`seqfield.optimisers.greedy.Round`); n_chosen_ : distinct
+    path_ : rounds of a sparse method (`seqfield.solvers.greedy.Round`); n_chosen_ : distinct
         tokens among its coordinates; support_ : the labelled sequences that method="sequence"
         chose (`print` it), not in model files
 
@@ -342,7 +343,7 @@ class GPSC(KernelEstimator):
         most = number("max_iter", self.max_iter, low=1, whole=True)
         tol = number("tol", self.tol, low=0)
         if self.engine == "jax":
-            from seqfield.optimisers.device import DeviceLBFGS
+            from seqfield.solvers.device import DeviceLBFGS
 
             return DeviceLBFGS(max_iter=most, tol=tol)
         kind = LBFGS if self.solver == "lbfgs" else NewtonCG

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -13,25 +12,27 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import choice, number
+from seqfield._warn import warn
 from seqfield.architectures.neighbours import Neighbours
 from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
-from seqfield.estimators._bound import SEARCH, Bound, exact_root, labels_of, to_learn
-from seqfield.estimators._descent import Floats, Recipe, _frames_inside
+from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import GIB, KernelEstimator, Tokens
-from seqfield.estimators._latent import Halves, check_shape
-from seqfield.estimators._objective import Objective
-from seqfield.estimators._progress import progress
+from seqfield.estimators._kernel import GIB, KernelEstimator
 from seqfield.kernels import Kernel
 from seqfield.kernels.covariance import Root
 from seqfield.kernels.functions import Function, Span
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets, nested
 from seqfield.losses.pseudo import Refined, Terms, log_sum_exp, refine
-from seqfield.optimisers._base import Result, Step
-from seqfield.optimisers.variational import Posterior, VariationalEM
+from seqfield.objectives.objective import Objective
 from seqfield.persist import prefixed, under
+from seqfield.posteriors.bound import SEARCH, Bound, exact_root, labels_of, to_learn
+from seqfield.posteriors.latent import Halves, check_shape
+from seqfield.progress import progress
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result, Step
+from seqfield.variational.em import Posterior, VariationalEM
 
 CHOICES = {
     "amplitude": ("shared", "label", "fixed"),
@@ -326,11 +327,10 @@ class GPSL(KernelEstimator):
         found = refine(node, steps, offsets, self._distances, max_rounds=rounds)
         if not found.settled:
             remedy = "inference='chain' or fewer offsets" if self._has_chain else "fewer offsets"
-            warnings.warn(
+            warn(
                 f"the probabilities of some labels did not settle in {found.n_rounds} rounds: the "
                 f"labels depend on each other too strongly. Use {remedy}",
                 ConvergenceWarning,
-                stacklevel=_frames_inside() + 1,
             )
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -10,23 +9,24 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from seqfield._checks import number, score_size
+from seqfield._warn import warn
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
-from seqfield.estimators._descent import Floats, Recipe, _frames_inside
+from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._device import GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import Tokens
-from seqfield.estimators._kernel_slice import sample_kernel
-from seqfield.estimators._objective import Objective
 from seqfield.estimators._sampled import SampledEstimator
 from seqfield.kernels.covariance import Root
+from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
-from seqfield.optimisers._base import Result
-from seqfield.optimisers._sampling import Draws, Plan
-from seqfield.optimisers.elliptical_slice import EllipticalSlice
-from seqfield.optimisers.hamiltonian import Hamiltonian, NoUTurn
+from seqfield.objectives.objective import Objective
+from seqfield.posteriors.kernel_slice import sample_kernel
+from seqfield.samplers._base import Draws, Plan
+from seqfield.samplers.elliptical_slice import EllipticalSlice
+from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
 
 CHOICES = {
     "sampler": ("ess", "hmc", "nuts"),
@@ -182,7 +182,7 @@ class GPStruct(SampledEstimator):
         if self.sampler == "hmc":
             return Recipe(Hamiltonian(plan, seed), LogLoss())
         if self.engine == "jax":
-            from seqfield.optimisers.device_slice import DeviceSlice
+            from seqfield.samplers.device_slice import DeviceSlice
 
             return Recipe(DeviceSlice(plan, seed), LogLoss())
         kind = EllipticalSlice if self.sampler == "ess" else NoUTurn
@@ -195,10 +195,9 @@ class GPStruct(SampledEstimator):
         self.log_likelihoods_ = draws.watched[:, :, 0]
         self.n_evaluations_ = draws.n_evaluations
         if not self.r_hat_ <= SETTLED:  # of too few steps it is not a number
-            warnings.warn(
+            warn(
                 f"no convergence: {self._unsettled(draws.still)}",
                 ConvergenceWarning,
-                stacklevel=_frames_inside() + 1,
             )
         self._keep_posterior(self._basis, theta, draws.theta, self._architecture.root_eta)
         del self.theta_, self._architecture, self._basis, self._tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
@@ -15,13 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield import chain
 from seqfield._checks import choice, number
 from seqfield._parallel import run
+from seqfield._warn import warn
 from seqfield.architectures.emissions import KINDS, Gaussian, Kind, Multinomial
 from seqfield.chain import ChainScores
 from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.estimators._base import SequenceEstimator
 from seqfield.estimators._files import register
-from seqfield.estimators._progress import progress
 from seqfield.labels import Targets
+from seqfield.progress import progress
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
@@ -186,11 +186,10 @@ class HMM(SequenceEstimator):
                     break
         self.n_iter_, self.objective_ = n_iter, value
         if not converged:
-            warnings.warn(
+            warn(
                 f"no convergence in {n_iter} iterations (objective {value:.6g}): raise max_iter "
                 "or tol",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
     def _maximise(self, goal: _Goal, counts: _Counts) -> None:

@@ -9,12 +9,12 @@ from seqfield.errors import InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator
-from seqfield.estimators._objective import Objective
 from seqfield.estimators._support import Support
 from seqfield.labels import Targets
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.margin import MARGINS, SLACKS, MaxMargin
+from seqfield.objectives.objective import Objective
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
+from seqfield.solvers.margin import MARGINS, SLACKS, MaxMargin
 
 CHOICES = {
     "slack": tuple(SLACKS),
@@ -60,7 +60,7 @@ class HMSVM(KernelEstimator):
     objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
         decoding (with slack="labelling" only once no labelling outside of the working sets violates
         its margin; infinite before)
-    path_ : primal, dual and gap after each pass (`seqfield.optimisers.margin.Pass`)
+    path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`)
     kernel_, n_tokens_, n_kept_ : as in `GPSC`
 
     >>> import seqfield as sf

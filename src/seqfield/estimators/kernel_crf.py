@@ -14,14 +14,14 @@ from seqfield.errors import InputError
 from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator
-from seqfield.estimators._objective import Objective
 from seqfield.kernels.covariance import Covariance
 from seqfield.labels import Targets
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.greedy import Greedy, Round, Selection
-from seqfield.optimisers.pickers import Cliques, MeanField, steepness
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, place_of
+from seqfield.solvers._base import Result
+from seqfield.solvers.greedy import Greedy, Round, Selection
+from seqfield.solvers.pickers import Cliques, MeanField, steepness
 
 CHOICES = {"cliques": ("vertex", "vertex+edge"), "gain": ("gradient", "meanfield")}
 

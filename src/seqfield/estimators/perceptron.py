@@ -14,11 +14,11 @@ from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._linear import LinearEstimator
-from seqfield.estimators._objective import Objective
 from seqfield.labels import Targets
-from seqfield.optimisers._base import Result
-from seqfield.optimisers.perceptron import Perceptron
+from seqfield.objectives.objective import Objective
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result
+from seqfield.solvers.perceptron import Perceptron
 
 
 @register

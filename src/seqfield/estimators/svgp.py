@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,12 +11,12 @@ from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.decomposition import TruncatedSVD
 
 from seqfield._checks import number
+from seqfield._warn import warn
 from seqfield.architectures.inducing import Inducing, is_dense
 from seqfield.errors import BudgetError, CapabilityError, InputError
-from seqfield.estimators._descent import Floats, Recipe, _frames_inside
+from seqfield.estimators._descent import Floats, Recipe
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import GIB
-from seqfield.estimators._objective import Objective
 from seqfield.estimators._sampled import SampledEstimator
 from seqfield.kernels import Kernel, Precomputed
 from seqfield.kernels.covariance import Root
@@ -27,11 +26,12 @@ from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
-from seqfield.optimisers._base import Result, Step
-from seqfield.optimisers._expectations import LABELLINGS, BlackBox, ChainLikelihood
-from seqfield.optimisers.svi import Fitted, StochasticVariational
-from seqfield.optimisers.variational_gaussian import Gaussians
+from seqfield.objectives.objective import Objective
 from seqfield.sequences import Sequences
+from seqfield.solvers._base import Result, Step
+from seqfield.variational._expectations import LABELLINGS, BlackBox, ChainLikelihood
+from seqfield.variational.gaussians import Gaussians
+from seqfield.variational.svi import Fitted, StochasticVariational
 
 CHOICES = {
     "inducing": ("pivoted", "kmeans"),
@@ -380,11 +380,10 @@ class StructuredSVGP(SampledEstimator):
             values = box.bound(own, np.ones(1)).values(f, rng.normal(size=(2, s, s)))
             if values[0] != values[1]:
                 return
-        warnings.warn(
+        warn(
             "the likelihood function takes no notice of T: transition scores stay at their prior "
             f"N(0, {self.eta:g}), and predictions average over it. Use transitions=False",
             TransitionsWarning,
-            stacklevel=_frames_inside() + 1,
         )
 
 

@@ -14,11 +14,11 @@ from seqfield.estimators._base import Floats, SequenceEstimator
 from seqfield.estimators._calibration import fit_temperature, held_out, held_out_nll
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import zero_one
-from seqfield.estimators._progress import progress
 from seqfield.estimators.gpsc import GPSC
 from seqfield.kernels import RBF, InverseFrequency, Kernel, Linear, Normalized
 from seqfield.kernels.gram import distinct
 from seqfield.labels import Targets
+from seqfield.progress import progress
 from seqfield.sequences import Sequences
 
 #: distinct tokens beyond which only the linear kernel is tried: others need a gram matrix

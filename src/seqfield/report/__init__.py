@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from seqfield.estimators._progress import progress
+from seqfield.progress import progress
 from seqfield.report import learning
 from seqfield.report.content import report_content
 from seqfield.report.learning import learning_curve

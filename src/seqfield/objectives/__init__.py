@@ -1,0 +1,1 @@
+"""Architecture, loss and prior over data: what solvers and samplers work on."""

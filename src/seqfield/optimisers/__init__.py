@@ -1,1 +1,0 @@
-"""Optimisers: each states what it needs of an objective and fails early if it is missing."""

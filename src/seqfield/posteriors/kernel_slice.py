@@ -1,0 +1,87 @@
+"""Slice sampling of a kernel's parameters together with the scores they are the prior of.
+
+With whitened scores v, F = root(phi) v, the likelihood alone changes with the parameters phi
+(Murray and Adams 2010): the scores move along, and phi is not held where it is by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqfield.architectures.lookup import Lookup
+from seqfield.architectures.rooted import Rooted
+from seqfield.chain.constraint import Constraint
+from seqfield.kernels import Kernel
+from seqfield.kernels._pairs import Pairs
+from seqfield.labels import Targets
+from seqfield.linalg.thin import thin_root
+from seqfield.losses.log import LogLoss
+from seqfield.objectives.objective import Objective
+from seqfield.priors import ElasticNet
+from seqfield.progress import progress
+from seqfield.samplers.elliptical_slice import Walk
+from seqfield.samplers.slice import slice_sample
+from seqfield.sequences import Sequences
+
+Floats = NDArray[np.float64]
+
+#: rounds, and steps of the scores in each
+ROUNDS, STEPS = 40, 30
+#: spread of the prior of a parameter's logarithm
+SPREAD = 1.0
+
+
+def sample_kernel(
+    kernel: Kernel,
+    x: Any,
+    data: Sequences,
+    targets: Targets,
+    weights: Floats,
+    *,
+    constraint: Constraint | None,
+    eta: float,
+    n_labels: int,
+    rng: np.random.Generator,
+    show: bool = False,
+    rounds: int = ROUNDS,
+) -> Floats:
+    """Logarithms of the parameters (rounds, k), drawn from p(phi | y).
+
+    x are the distinct tokens (n, D) and data their numbers. Every value of phi that is looked at
+    takes O(n^3) time.
+    """
+    pairs, n = Pairs(x), int(x.shape[0])
+    plain = ElasticNet(0.0, 0.0)
+    table = Objective(Lookup(n_labels, n), LogLoss(), plain, data, targets, weights, constraint)
+    start = kernel.log_parameters
+    # the random numbers belong to tokens, whatever the rank is
+    v = rng.normal(size=(n, n_labels))
+    b = rng.normal(size=n_labels**2 if eta > 0 else 0)
+
+    def goal(phi: Floats) -> tuple[Objective, Any]:
+        root, kept = thin_root(kernel.with_log_parameters(phi)._value(pairs))
+        return table.over(Rooted(n_labels, root, eta), plain), kept
+
+    def log_posterior(phi: Floats) -> float:
+        if (np.abs(phi - start) > 5 * SPREAD).any():
+            return -np.inf
+        objective, kept = goal(phi)
+        value = -objective.value(np.concatenate([v[kept].ravel(), b]))
+        return value - 0.5 * float(np.square((phi - start) / SPREAD).sum())
+
+    found, phi = np.empty((rounds, len(start))), start.copy()
+    with progress("kernel parameters", rounds, show=show) as report:
+        for k in range(rounds):
+            objective, kept = goal(phi)
+            theta = np.concatenate([v[kept].ravel(), b])
+            for move in Walk(objective, rng).moves(STEPS, theta):
+                theta = move.theta
+            v[kept] = theta[: len(kept) * n_labels].reshape(-1, n_labels)
+            b = theta[len(kept) * n_labels :]
+            phi = slice_sample(log_posterior, phi, rng, width=SPREAD)
+            found[k] = phi
+            report(k + 1, "log-parameters " + " ".join(f"{p:.2f}" for p in phi))
+    return found

@@ -1,0 +1,1 @@
+"""Samplers: an objective to draws from the posterior it stands for."""

@@ -1,0 +1,235 @@
+"""What samplers share: chains of draws from a posterior with the prior N(0, I), and how well they
+have mixed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from seqfield._checks import number
+from seqfield._parallel import run
+from seqfield.solvers._base import Callback, Floats, Result, Step
+
+#: scalars of a draw that are watched
+WATCHED = ("log-likelihood", "squared norm")
+
+
+class Draws(NamedTuple):
+    """Draws (k, P) from all chains in turn, the watched scalars of every step after burn-in
+    (chains, steps, 2), and how often the likelihood was evaluated."""
+
+    theta: Floats
+    watched: Floats
+    n_evaluations: int
+
+    @property
+    def still(self) -> list[int]:
+        """The chains that never moved in two steps or more."""
+        if self.watched.shape[1] < 2:
+            return []
+        return np.flatnonzero((np.ptp(self.watched, axis=1) == 0.0).all(axis=1)).tolist()
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Of the watched scalar that has the least."""
+        return min(map(effective_sample_size, self._telling))
+
+    @property
+    def r_hat(self) -> float:
+        """Of the watched scalar that has the largest; infinite if a chain never moved, wherever it
+        stands, unless there are too few steps to tell."""
+        largest = max(map(split_r_hat, self._telling))
+        return float("inf") if self.still and not np.isnan(largest) else largest
+
+    @property
+    def _telling(self) -> list[Floats]:
+        """The watched scalars, without one that is the same everywhere while chains move: where
+        all labels are sure, every log-likelihood is 0."""
+        each = [self.watched[:, :, k] for k in range(len(WATCHED))]
+        return [values for values in each if np.ptp(values) > 0.0] or each
+
+
+class Move(NamedTuple):
+    """Where a chain stands after a step."""
+
+    theta: Floats
+    log_likelihood: float
+
+
+class Plan(NamedTuple):
+    """Steps of each chain, those of them that are burnt, and the draws kept of all chains."""
+
+    n_steps: int
+    n_burnt: int
+    n_chains: int
+    n_samples: int
+
+    @classmethod
+    def of(cls, n_steps: int, burn_in: float, n_chains: int, n_samples: int) -> Plan:
+        """From checked arguments; ``burn_in`` is a share of the steps."""
+        n_steps = number("n_steps", n_steps, low=4, whole=True)
+        n_burnt = int(number("burn_in", burn_in, low=0, high=0.99) * n_steps)
+        n_chains = number("n_chains", n_chains, low=1, whole=True)
+        n_samples = number("n_samples", n_samples, low=1, whole=True)
+        return cls(n_steps, n_burnt, n_chains, min(n_samples, n_chains * (n_steps - n_burnt)))
+
+    def kept(self, chain: int) -> NDArray[np.int64]:
+        """The steps of a chain whose draws are kept: evenly spread, the last one among them."""
+        share = len(range(chain, self.n_samples, self.n_chains))
+        spread = np.linspace(self.n_burnt, self.n_steps, share + 1)[1:]
+        return np.unique(np.ceil(spread).astype(np.int64) - 1)
+
+
+class Chain(NamedTuple):
+    """What is kept of one chain."""
+
+    theta: Floats
+    watched: Floats
+
+
+class Recorder:
+    """Keeps the draws and the watched scalars of one chain."""
+
+    def __init__(self, plan: Plan, number_: int) -> None:
+        self.plan, self._wanted = plan, set(plan.kept(number_).tolist())
+        self._step, self._kept, self._watched = 0, [], []  # type: int, list[Floats], list[Any]
+
+    def __call__(self, move: Move) -> None:
+        """Take in the next step."""
+        if self._step >= self.plan.n_burnt:
+            self._watched.append((move.log_likelihood, float(move.theta @ move.theta)))
+        if self._step in self._wanted:
+            self._kept.append(move.theta.copy())
+        self._step, self._last = self._step + 1, move
+
+    @property
+    def chain(self) -> Chain:
+        """What was kept; of a chain that was stopped early its last draw at least, unless none is
+        wanted of it."""
+        move = self._last
+        kept = self._kept or [move.theta.copy()][: len(self._wanted)]
+        watched = self._watched or [(move.log_likelihood, float(move.theta @ move.theta))]
+        return Chain(np.array(kept), np.array(watched))
+
+
+def for_chains(objective: Any, n_chains: int) -> Any:
+    """The objective as the chains shall use it: threads belong to them, and one that waits for
+    others of the same pool may wait forever."""
+    if n_chains == 1:
+        return objective
+    alone = copy.copy(objective)
+    alone.n_jobs = None
+    return alone
+
+
+def run_chains(
+    plan: Plan,
+    chains: list[Any],
+    moves: Callable[[Any], Iterator[Move]],
+    callback: Callback | None,
+    n_jobs: int | None,
+) -> Result:
+    """Run chains side by side on threads, and each of their products on one."""
+    told = Teller(callback)
+
+    def work(k: int) -> Chain:
+        keep = Recorder(plan, k)
+        for move in moves(chains[k]):
+            keep(move)
+            if told(move):
+                break
+        return keep.chain
+
+    with threadpool_limits(1, user_api="blas"):
+        found = run(work, range(len(chains)), n_jobs)
+    draws = joined(found, sum(chain.n_evaluations for chain in chains))
+    return finished(draws, plan.n_steps * plan.n_chains)
+
+
+def joined(chains: list[Chain], n_evaluations: int) -> Draws:
+    """The draws of several chains; their first draws first."""
+    most = max(len(chain.theta) for chain in chains)
+    theta = [chain.theta[k] for k in range(most) for chain in chains if k < len(chain.theta)]
+    length = min(len(chain.watched) for chain in chains)
+    watched = np.stack([chain.watched[:length] for chain in chains])
+    return Draws(np.array(theta), watched, n_evaluations)
+
+
+class Teller:
+    """Passes the steps of all chains on to one callback."""
+
+    def __init__(self, callback: Callback | None) -> None:
+        self.callback, self.count = callback, 0
+
+    def __call__(self, move: Move) -> bool:
+        self.count += 1
+        if self.callback is None:
+            return False
+        return self.callback(Step(self.count, move.theta, -move.log_likelihood))
+
+
+def finished(draws: Draws, n_iter: int) -> Result:
+    """The result of a sampler."""
+    value = -float(draws.watched[:, :, 0].mean())
+    return Result(draws.theta.mean(axis=0), value, None, n_iter, True, (draws,))
+
+
+def split_r_hat(values: Floats) -> float:
+    """Potential scale reduction of chains (m, n), each cut in two: about 1 once they agree, and
+    infinite if none of them moves.
+
+    >>> rng = np.random.default_rng(0)
+    >>> split_r_hat(rng.normal(size=(4, 1000))) < 1.01
+    True
+    >>> split_r_hat(rng.normal(size=(4, 1000)) + np.arange(4)[:, None]) > 1.5
+    True
+    """
+    half = values.shape[1] // 2
+    if half < 2:
+        return float("nan")
+    parts = np.vstack([values[:, :half], values[:, -half:]])
+    # from where each begins, so that rounding does not make a constant vary
+    within = (parts - parts[:, :1]).var(axis=1, ddof=1).mean()
+    between = parts.mean(axis=1).var(ddof=1)
+    if within == 0.0:
+        return float("inf")
+    return float(np.sqrt((half - 1) / half + between / within))
+
+
+def effective_sample_size(values: Floats) -> float:
+    """Independent draws that would tell as much of the mean as chains (m, n) do.
+
+    Autocorrelations of all chains together, summed in pairs while these fall and stay positive
+    (Geyer's initial monotone sequence). A chain that does not move is one draw at most.
+
+    >>> rng = np.random.default_rng(0)
+    >>> 3000 < effective_sample_size(rng.normal(size=(4, 1000))) < 5000
+    True
+    """
+    m, n = values.shape
+    if n < 4:
+        return float("nan")
+    moved = values - values[:, :1]  # exactly 0 of a chain that does not
+    centred = moved - moved.mean(axis=1, keepdims=True)
+    size = 2 ** int(np.ceil(np.log2(2 * n)))
+    power = np.abs(np.fft.rfft(centred, size, axis=1)) ** 2
+    covariance = np.fft.irfft(power, size, axis=1)[:, :n].mean(axis=0) / n
+    within = covariance[0] * n / (n - 1)
+    if within == 0.0:
+        return float(m)
+    between = values.mean(axis=1).var(ddof=1) if m > 1 else 0.0
+    total = within * (n - 1) / n + between
+    rho = 1.0 - (within - covariance) / total
+    rho[0] = 1.0
+    pairs = rho[: n - n % 2].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs < 0.0)
+    pairs = pairs[: negative[0] if len(negative) else len(pairs)]
+    time = max(-1.0 + 2.0 * np.minimum.accumulate(pairs).sum(), 1.0 / np.log10(m * n))
+    n_still = int((np.ptp(values, axis=1) == 0.0).sum())
+    # those alone, each with the weight 1 / m in the mean, leave it a variance of n_still / m^2
+    return float(min(m * n / time, m * m / n_still) if n_still else m * n / time)

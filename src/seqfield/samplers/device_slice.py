@@ -1,0 +1,99 @@
+"""Elliptical slice sampling with all chains on JAX's device; see `elliptical_slice`.
+
+A step costs a device about as much for a hundred chains as for one, so many chains are what it is
+for. The host gets the watched scalars of a block of steps, and the draws that are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqfield.errors import BudgetError
+from seqfield.linalg._jax import check_device, double, free_bytes, is_out_of_memory, jax, jnp
+from seqfield.objectives._jax_chains import chains_of
+from seqfield.samplers._base import Chain, Move, Plan, Teller, finished, joined
+from seqfield.samplers._jax_slice import Function, Model, advance, bytes_needed, start
+from seqfield.solvers._base import Callback, Floats, Result, require
+
+#: steps that the device makes at once
+BLOCK = 64
+
+
+@dataclass(frozen=True)
+class DeviceSlice:
+    """Chains of ``plan`` side by side. Needs ``problem`` of an objective over `Rooted`."""
+
+    plan: Plan
+    seed: int = 0
+    needs = ("problem", "architecture", "loss")
+
+    @property
+    def max_iter(self) -> int:
+        """Steps of all chains."""
+        return self.plan.n_steps * self.plan.n_chains
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
+        require("elliptical slice sampling on a device", objective, self.needs)
+        check_device()
+        try:
+            with double():
+                return self._run(objective, Teller(callback))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._too_much(objective) from error
+
+    def _run(self, objective: Any, told: Teller) -> Result:
+        plan, architecture = self.plan, objective.architecture
+        root = jnp.asarray(architecture.root)
+        model = Model(root, jnp.asarray(architecture.root_eta), chains_of(objective, len(root)))
+        need = bytes_needed(model, plan.n_chains)
+        if need > free_bytes(jax.devices()[0]):
+            raise self._too_much(objective, f"at least {need / 2**30:.3g} GiB, ")
+        # of the generators the one that devices make fastest
+        state = start(model, jax.random.key(self.seed, impl="rbg"), plan.n_chains)
+        room = jnp.zeros((BLOCK, plan.n_chains, 2))
+        wanted = [set(plan.kept(k).tolist()) for k in range(plan.n_chains)]
+        kept: list[list[Floats]] = [[] for _ in wanted]
+        watched: list[Floats] = []
+        done, stops = 0, sorted(set.union(*wanted) | {plan.n_steps - 1})
+        for stop in stops:
+            stopped = False
+            while done <= stop and not stopped:
+                n = min(BLOCK, stop + 1 - done)
+                state, room = advance(model, state, n, room)
+                watched.append(np.asarray(room[:n]))
+                done += n
+                # the parameters themselves stay on the device
+                told.count += n * plan.n_chains - 1
+                stopped = told(Move(np.zeros(0), float(room[n - 1, :, 0].mean())))
+            thetas = _parameters(state.at, architecture.n_parameters)
+            for mine, steps, row in zip(kept, wanted, thetas, strict=True):
+                if done - 1 in steps or (stopped and steps and not mine):
+                    mine.append(row)
+            if stopped:
+                break
+        every = np.concatenate(watched).transpose(1, 0, 2)
+        # of chains that are stopped early at least the last step
+        after = every[:, min(plan.n_burnt, done - 1) :]
+        empty = np.zeros((0, architecture.n_parameters))
+        found = [Chain(np.array(k) if k else empty, w) for k, w in zip(kept, after, strict=True)]
+        return finished(joined(found, int(state.n_evaluations)), done * plan.n_chains)
+
+    def _too_much(self, objective: Any, need: str = "") -> BudgetError:
+        n, rank = objective.architecture.root.shape
+        return BudgetError(
+            f"{self.plan.n_chains} chains side by side over {n} distinct tokens (rank {rank}) need "
+            f"{need}more memory than the device {jax.devices()[0]} has left: lower n_chains, set "
+            "n_landmarks or a lower one, give fewer sequences, or use engine='numba'"
+        )
+
+
+def _parameters(at: Function, n_parameters: int) -> Floats:
+    """theta (k, P) as on the host."""
+    parts = [np.asarray(part).reshape(len(part), -1) for part in (at.b, at.steps)]
+    return np.hstack(parts)[:, :n_parameters]

@@ -1,0 +1,330 @@
+"""Hamiltonian Monte Carlo and NUTS for posteriors with the prior N(0, I).
+
+The energy is -log p(y | theta) + |theta|^2 / 2 + |p|^2 / 2. Without the likelihood the motion is a
+rotation of (theta, p), which is taken exactly; the likelihood kicks p before and after it
+(Shahbaba et al. 2014). So the step is limited by the likelihood alone, however many parameters
+there are that the data say nothing of.
+
+In the burn-in the step goes to where a share ``accept`` of proposals is taken (dual averaging,
+Hoffman and Gelman 2014); a burn-in that is too short for that has steps before it that nobody sees.
+From a draw of the prior any step goes downhill, so one that is not tuned is far too large where the
+chain arrives, and moves it no more.
+
+The chains of HMC go side by side, with paths of the same random length: a product with the root of
+the covariance, which is what a gradient costs, reads it once for all of them. NUTS doubles a path
+until it turns back and takes a point of it with the probability of its energy; its chains run on
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqfield.samplers._base import (
+    Move,
+    Plan,
+    Recorder,
+    Teller,
+    finished,
+    for_chains,
+    joined,
+    run_chains,
+)
+from seqfield.solvers._base import Callback, Floats, Result, require
+
+#: an energy this far above the first one: the path has gone astray
+ASTRAY = 1000.0
+#: doublings of a path of NUTS; a path of HMC has no more steps than that either
+DEPTH = 8
+#: steps in which the step size is tuned at least
+TUNED = 20
+#: how far a path of HMC goes at most: a quarter of the prior's period, after which nothing of
+#: where it began is left
+LENGTH = np.pi / 2
+
+
+class Point(NamedTuple):
+    """A place in phase space, with minus the log-likelihood and its gradient there."""
+
+    theta: Floats
+    p: Floats
+    loss: float
+    gradient: Floats
+
+    @property
+    def energy(self) -> float:
+        """Minus the log of the joint density."""
+        return self.loss + 0.5 * float(self.theta @ self.theta + self.p @ self.p)
+
+
+class Points(NamedTuple):
+    """The same for several chains, one a row."""
+
+    theta: Floats
+    p: Floats
+    loss: Floats
+    gradient: Floats
+
+    @property
+    def energies(self) -> Floats:
+        """Minus the log of each joint density."""
+        return np.asarray(self.loss + 0.5 * (self.theta**2 + self.p**2).sum(axis=1))
+
+
+class Path(NamedTuple):
+    """A stretch of a trajectory: its ends, a point drawn from it, the log of its summed weights,
+    the sum of its momenta, whether it turned or went astray, and how well its steps did."""
+
+    left: Point
+    right: Point
+    chosen: Point
+    log_weight: float
+    rho: Floats
+    ended: bool
+    accept: float
+    n_steps: int
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Chains of ``plan`` with paths of random length, a `LENGTH` at most.
+
+    Needs ``each_value_and_grad`` of an objective without prior.
+    """
+
+    plan: Plan
+    seed: int = 0
+    accept: float = 0.8
+    needs = ("each_value_and_grad",)
+
+    @property
+    def max_iter(self) -> int:
+        """Steps of all chains."""
+        return self.plan.n_steps * self.plan.n_chains
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
+        require("Hamiltonian Monte Carlo", objective, self.needs)
+        n, chains = self.plan.n_chains, _SideBySide(objective, self.seed, self.accept)
+        keepers = [Recorder(self.plan, k) for k in range(n)]
+        told = Teller(callback)
+        for moves in chains.moves((n, len(theta)), self.plan):
+            for keep, move in zip(keepers, moves, strict=True):
+                keep(move)
+            stops = [told(move) for move in moves]
+            if any(stops):
+                break
+        draws = joined([keep.chain for keep in keepers], n * chains.n_evaluations)
+        return finished(draws, self.max_iter)
+
+
+class _SideBySide:
+    """Chains as rows of theta and p (n, P)."""
+
+    def __init__(self, objective: Any, seed: int, accept: float) -> None:
+        self.objective, self.accept = objective, accept
+        self.rng = np.random.default_rng(seed)
+        self.n_evaluations = 0
+
+    def moves(self, shape: tuple[int, int], plan: Plan) -> Iterator[list[Move]]:
+        """Steps from draws of the prior."""
+        here = self._at(self.rng.normal(size=shape), np.zeros(shape))
+        tuning = StepSize(self._first_step(here), self.accept)
+        for step in range(first_tuned(plan), plan.n_steps):
+            here = here._replace(p=self.rng.normal(size=shape))
+            burning = step < plan.n_burnt
+            here, accept = self._path(here, tuning.trial if burning else tuning.final)
+            if burning:
+                tuning.learn(accept)
+            if step >= 0:
+                yield [Move(*one) for one in zip(here.theta, -here.loss, strict=True)]
+
+    def _at(self, theta: Floats, p: Floats) -> Points:
+        self.n_evaluations += 1
+        return Points(theta, p, *self.objective.each_value_and_grad(theta))
+
+    def _path(self, start: Points, size: float) -> tuple[Points, float]:
+        """A path of random length, taken or not by each chain; the mean share of taken ones."""
+        n = max(1, min(2**DEPTH, round(self.rng.uniform(0.2, 1.0) * LENGTH / size)))
+        end = start
+        for _ in range(n):
+            end = rotated(end, size, self._at)
+        gain = start.energies - end.energies
+        shares = np.where(gain > -ASTRAY, np.exp(np.minimum(gain, 0.0)), 0.0)
+        taken = self.rng.random(len(shares)) < shares
+        return Points(*(_either(taken, *parts) for parts in zip(end, start, strict=True))), float(
+            shares.mean()
+        )
+
+    def _first_step(self, start: Points) -> float:
+        start = start._replace(p=self.rng.normal(size=start.theta.shape))
+        return first_step(
+            lambda size: float(np.median(start.energies - rotated(start, size, self._at).energies))
+        )
+
+
+def _either(taken: Any, new: Floats, old: Floats) -> Floats:
+    return np.where(taken.reshape(-1, *([1] * (new.ndim - 1))), new, old)
+
+
+@dataclass(frozen=True)
+class NoUTurn:
+    """NUTS: chains of ``plan`` whose paths end where they turn.
+
+    Needs ``value_and_grad`` of an objective without prior.
+    """
+
+    plan: Plan
+    seed: int = 0
+    n_jobs: int | None = None
+    accept: float = 0.8
+    needs = ("value_and_grad",)
+
+    @property
+    def max_iter(self) -> int:
+        """Steps of all chains."""
+        return self.plan.n_steps * self.plan.n_chains
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
+        require("NUTS", objective, self.needs)
+        goal = for_chains(objective, self.plan.n_chains)
+        chains = [
+            _Chain(goal, np.random.default_rng([self.seed, k])) for k in range(self.plan.n_chains)
+        ]
+        return run_chains(
+            self.plan, chains, lambda chain: chain.moves(len(theta), self), callback, self.n_jobs
+        )
+
+
+class _Chain:
+    """The state of one chain."""
+
+    def __init__(self, objective: Any, rng: np.random.Generator) -> None:
+        self.objective, self.rng = objective, rng
+        self.n_evaluations = 0
+
+    def moves(self, size: int, settings: NoUTurn) -> Iterator[Move]:
+        """Steps from a draw of the prior."""
+        here = self._at(self.rng.normal(size=size), np.zeros(size))
+        tuning = StepSize(self._first_step(here), settings.accept)
+        for step in range(first_tuned(settings.plan), settings.plan.n_steps):
+            here = here._replace(p=self.rng.normal(size=size))
+            burning = step < settings.plan.n_burnt
+            here, accept = self._turning(here, tuning.trial if burning else tuning.final)
+            if burning:
+                tuning.learn(accept)
+            if step >= 0:
+                yield Move(here.theta, -here.loss)
+
+    def _at(self, theta: Floats, p: Floats) -> Point:
+        self.n_evaluations += 1
+        value, gradient = self.objective.value_and_grad(theta)
+        return Point(theta, p, float(value), gradient)
+
+    def _first_step(self, start: Point) -> float:
+        start = start._replace(p=self.rng.normal(size=len(start.theta)))
+        return first_step(lambda size: start.energy - rotated(start, size, self._at).energy)
+
+    def _turning(self, start: Point, size: float) -> tuple[Point, float]:
+        """A path that is doubled until it turns; one point of it."""
+        path = Path(start, start, start, 0.0, start.p, False, 0.0, 0)
+        for depth in range(DEPTH):
+            forward = bool(self.rng.random() < 0.5)
+            edge = path.right if forward else path.left
+            more = self._tree(edge, depth, size if forward else -size, start.energy)
+            accept, n = path.accept + more.accept, path.n_steps + more.n_steps
+            if more.ended:
+                path = path._replace(accept=accept, n_steps=n)
+                break
+            # towards the new half, which is further away
+            odds = min(0.0, more.log_weight - path.log_weight)
+            chosen = more.chosen if np.log(self.rng.random()) < odds else path.chosen
+            path = _joined(path, more, chosen, forward)
+            if path.ended:
+                break
+        return path.chosen, path.accept / max(1, path.n_steps)
+
+    def _tree(self, edge: Point, depth: int, size: float, energy: float) -> Path:
+        """2^depth steps on from an edge."""
+        if depth == 0:
+            new = rotated(edge, size, self._at)
+            gain = energy - new.energy
+            astray = not gain > -ASTRAY
+            gain = -np.inf if np.isnan(gain) else gain
+            accept = float(np.exp(min(gain, 0.0)))
+            return Path(new, new, new, gain, new.p, astray, accept, 1)
+        first = self._tree(edge, depth - 1, size, energy)
+        if first.ended:
+            return first
+        forward = size > 0
+        second = self._tree(first.right if forward else first.left, depth - 1, size, energy)
+        if second.ended:
+            accept, n = first.accept + second.accept, first.n_steps + second.n_steps
+            return first._replace(ended=True, accept=accept, n_steps=n)
+        both = np.logaddexp(first.log_weight, second.log_weight)
+        later = np.log(self.rng.random()) < second.log_weight - both
+        return _joined(first, second, second.chosen if later else first.chosen, forward)
+
+
+def _joined(path: Path, more: Path, chosen: Point, forward: bool) -> Path:
+    left, right = (path, more) if forward else (more, path)
+    rho = path.rho + more.rho
+    turned = _turned(left.left, right.right, rho)
+    # also between the halves: two half periods make a whole one, which ends where it began
+    turned |= _turned(left.left, right.left, left.rho + right.left.p)
+    turned |= _turned(left.right, right.right, right.rho + left.right.p)
+    log_weight = float(np.logaddexp(path.log_weight, more.log_weight))
+    accept, n = path.accept + more.accept, path.n_steps + more.n_steps
+    return Path(left.left, right.right, chosen, log_weight, rho, turned, accept, n)
+
+
+def _turned(left: Point, right: Point, rho: Floats) -> bool:
+    return bool(rho @ left.p <= 0.0 or rho @ right.p <= 0.0)
+
+
+def rotated(point: Any, size: float, at: Callable[[Floats, Floats], Any]) -> Any:
+    """Half a kick, a rotation, half a kick."""
+    p = point.p - 0.5 * size * point.gradient
+    a, b = np.cos(size), np.sin(size)
+    new = at(a * point.theta + b * p, a * p - b * point.theta)
+    return new._replace(p=new.p - 0.5 * size * new.gradient)
+
+
+def first_tuned(plan: Plan) -> int:
+    """The number of the first step: below 0 if the burn-in has too few of them to tune the step."""
+    return min(0, plan.n_burnt - TUNED)
+
+
+def first_step(gain: Callable[[float], float]) -> float:
+    """Halve or double a step until about half of the proposals would be taken; gain(step) is the
+    energy lost in one of them."""
+    size, grow = 0.1, bool(gain(0.1) > np.log(0.5))
+    for _ in range(20):
+        size *= 2.0 if grow else 0.5
+        if size >= 1.0 or bool(gain(size) > np.log(0.5)) != grow:
+            break
+    return min(size, 1.0)
+
+
+class StepSize:
+    """Dual averaging of log(step) towards a share of accepted proposals."""
+
+    def __init__(self, first: float, accept: float) -> None:
+        self.accept, self.centre = accept, np.log(10.0 * first)
+        self.trial = self.final = first
+        self._count, self._error, self._mean = 0, 0.0, 0.0
+
+    def learn(self, accept: float) -> None:
+        """Take in how well a path did."""
+        self._count += 1
+        m = self._count
+        self._error += ((self.accept - accept) - self._error) / (m + 10.0)
+        log_step = min(self.centre - np.sqrt(m) / 0.05 * self._error, np.log(1.5))
+        share = m**-0.75
+        self._mean = share * log_step + (1.0 - share) * self._mean
+        self.trial, self.final = float(np.exp(log_step)), float(np.exp(self._mean))

@@ -1,0 +1,1 @@
+"""Solvers: an objective, or a named problem, to its minimum."""

@@ -1,0 +1,243 @@
+"""Sequence AdaBoost (Altun 2005, algorithms 3 and 4): one weight a round, chosen and stepped by a
+bound on the exponential loss.
+
+Needs ``problem``. In round r the loss is R = sum_i w_i (1 / p_i - 1), and adding a step to weight
+k multiplies it by
+
+  Z(step) = sum_i D_i sum_{y != gold} pi_i(y) exp(step u_k(y)),
+
+where u_k counts feature k in y beyond gold, D_i is the share of sequence i in R and pi_i(y) =
+p(y) / (1 - p_i). Since exp is convex, it lies below a chord over the range of u_k:
+
+* loose: one chord for all sequences, over the largest range;
+* tight: a chord for each sequence, over its own range [L_i, U_i];
+* exact: chosen by the tight bound, stepped by Z itself. Z needs the distribution of a count over
+  labellings; running the affected sequences at a trial step gives the same number for less.
+
+Everything is kept without the normaliser: with D_i = w_i (1 / p_i - 1) a weight's tight bound
+changes only if one of its own sequences does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from seqfield.solvers import _boosting_loops as loops
+from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.solvers._boosting_state import Rows, State, Trial, require_plain
+
+EPSILON = float(np.finfo(np.float64).eps)
+Bound = Literal["loose", "tight", "exact"]
+Unit = Literal["sequence", "token", "neighbours"]
+
+
+class Round(NamedTuple):
+    """One round: the weight, its step, log R after it, and the share of sequences run again."""
+
+    weight: int
+    step: float
+    log_loss: float
+    rerun: float
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """``max_iter`` rounds at most; it ends when a round would lower R by less than ``tol`` of it.
+
+    ``smoothing`` (3.37) pulls steps towards 0 where there is little evidence, and ``cap`` bounds
+    them: a feature seen on one side only has no finite step of its own. ``unit`` says what is
+    boosted on: whole sequences; tokens alone (AdaBoost.MR); or tokens given the gold label before
+    them, which makes transitions ordinary features (Viterbi-AdaBoost).
+    """
+
+    bound: Bound = "exact"
+    max_iter: int = 1000
+    smoothing: float = 1e-4
+    cap: float = 1.0
+    length_weight: float = 0.8
+    tol: float = 1e-7
+    unit: Unit = "sequence"
+    n_jobs: int | None = None
+    needs = ("problem",)
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Boost from theta. The result's trace holds the rounds."""
+        require("boosting", objective, self.needs)
+        problem = objective.problem()
+        if not (problem.targets.codes >= 0).any() or len(theta) == 0:
+            return Result(theta.copy(), 0.0, None, 0, True)
+        state = self.prepare(problem, theta)
+        trace: list[Round] = []
+        value, stop = _log_total(state)
+        while len(trace) < self.max_iter and not stop:
+            k = self.choose(state)
+            step, trial, chosen = 0.0, None, state.sequences_of(k)
+            if state.gain[k] < -self.tol * state.distribution.sum():
+                step, trial = self.step(state, k, chosen)
+            if step == 0.0:
+                if state.fresh:
+                    break
+                state.refresh()  # perhaps it was rounding errors that hid a gain
+                continue
+            state.apply(k, step, chosen, trial)
+            value, stop = _log_total(state)
+            trace.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
+            if callback is not None and callback(Step(len(trace), state.theta, value)):
+                break
+        # all rounds done is the plan fulfilled, not a failure
+        return Result(state.theta, value, None, len(trace), True, tuple(trace))
+
+    def prepare(self, problem: Any, theta: Floats) -> State:
+        """The state before the first round."""
+        require_plain(problem)
+        rows = _rows(problem, theta, self.unit, np.log(self.length_weight))
+        s = rows.node.shape[1]
+        forbidden = np.zeros((s, s))
+        if problem.constraint is not None and self.unit == "sequence":
+            forbidden = problem.constraint.pairs
+        return State(rows, theta, forbidden, self.n_jobs)
+
+    def choose(self, state: State) -> int:
+        """The weight whose bound is lowest; ``state.step`` and ``state.gain`` are up to date."""
+        if self.bound == "loose":
+            loops.loose_steps(
+                state.starts,
+                state.table,
+                state.first,
+                state.low,
+                state.unit,
+                self.cap,
+                state.distribution.sum(),
+                self.smoothing,
+                state.step,
+                state.gain,
+            )
+        else:
+            loops.tight_steps(
+                state.changed,
+                state.starts,
+                state.table,
+                state.first,
+                state.low,
+                state.unit,
+                self.cap,
+                state.step,
+                state.gain,
+            )
+        return int(np.argmin(state.gain))
+
+    def step(self, state: State, k: int, chosen: Any) -> tuple[float, Trial | None]:
+        """The step of weight k, and the chosen sequences after it if they were run."""
+        if self.bound == "loose":
+            return float(state.step[k]), None
+        # smoothing adds eps R (e^x + e^-x), x in units of the count
+        eps, unit = self.smoothing * state.distribution.sum(), state.unit_of(k)
+        a, b = state.first[k], state.first[k + 1]
+        counts = (state.low[k] + np.arange(b - a)) * unit
+        c = np.maximum(state.table[a:b], 0.0)
+        at_zero = float(c @ counts)
+
+        def slope(x: float) -> tuple[float, None]:
+            own = float((c * counts * np.exp(counts * x)).sum())
+            return own + 2.0 * eps * unit * np.sinh(x * unit), None
+
+        by_bound = _descend(slope, at_zero, float(state.step[k]), self.cap, 1e-6)
+        if self.bound == "tight":
+            return by_bound
+
+        def exact(x: float) -> tuple[float, Trial]:
+            trial = state.run(chosen, k, x)
+            with np.errstate(under="ignore"):
+                w = np.exp(state.log_inverse(chosen, trial) - state.reference)
+                own = float(w @ state.expected_change(chosen, k, trial))
+            return own + 2.0 * eps * unit * np.sinh(x * unit), trial
+
+        # where the slope is a tenth, nearly all of the gain is made
+        return _descend(exact, at_zero, by_bound[0], self.cap, 0.1)
+
+
+def _descend(slope: Any, at_zero: float, guess: float, cap: float, tol: float) -> tuple[float, Any]:
+    """A step from 0 towards the root of a rising function that has the sign of -guess at 0.
+
+    It ends short of the root, where the slope is ``tol`` of that at 0 or less: the convex function
+    with this slope has fallen all the way. Bracketing with steps between secant and bisection.
+    """
+    low, at_low = 0.0, (at_zero, None)
+    high, at_high = np.inf, np.inf
+    x = guess
+    for _ in range(100):
+        x = float(np.clip(x, -cap, cap))
+        here = slope(x)
+        if here[0] * guess <= 0.0:  # still falling
+            low, at_low = x, here
+            if abs(here[0]) <= tol * abs(at_zero) or abs(x) >= cap:
+                break
+        else:
+            high, at_high = x, here[0]
+        if high == np.inf:
+            x = 2.0 * low
+            continue
+        # aim a little short of the secant's root, as points beyond it do not count
+        share = at_low[0] / (at_low[0] - at_high)
+        x = low + float(np.clip(0.98 * share, 0.05, 0.95)) * (high - low)
+    return low, at_low[1]
+
+
+def _log_total(state: State) -> tuple[float, bool]:
+    """log R, and whether every gold labelling is as certain as floats can tell."""
+    total, least = float(state.distribution.sum()), EPSILON * float(state.inverse.sum())
+    return float(np.log(max(total, least)) + state.reference), total <= least
+
+
+def _rows(problem: Any, theta: Floats, unit: Unit, log_pi: float) -> Rows:
+    """The problem's sequences as boosting wants them.
+
+    A token whose label is not known exactly is left out, and cuts its sequence in two.
+    """
+    tables, targets = problem.tables, problem.targets
+    y, offsets, s = targets.codes, targets.offsets, len(tables.pair_weight)
+    indptr, indices, values, starts, columns = tables.node
+    n_tokens, n_node = len(y), len(columns)
+    x = sp.csr_array((values, indices, indptr), shape=(n_tokens, len(starts) - 1))
+    pairs = np.flatnonzero(tables.pair_weight.ravel() >= 0)
+    first = np.zeros(n_tokens, bool)
+    first[offsets[:-1]] = True
+    if unit == "neighbours":
+        # transitions from the gold label before become features: their weights follow the others
+        t = np.flatnonzero(~first)
+        t = t[y[t - 1] >= 0]
+        before = sp.csr_array((np.ones(len(t)), (t, y[t - 1])), shape=(n_tokens, s))
+        x = sp.hstack([x, before], format="csr")
+        more = n_node + np.searchsorted(pairs, s * np.arange(1, s + 1))
+        starts = np.concatenate([starts, more])
+        columns = np.concatenate([columns, (pairs % s).astype(np.int32)])
+    if unit != "sequence":
+        pairs = pairs[:0]
+    weights = sp.csr_array((theta[: len(columns)], columns, starts), shape=(len(starts) - 1, s))
+    node = np.asarray((x @ weights).todense())
+    if problem.constraint is not None and unit == "sequence":
+        node[offsets[:-1]] += problem.constraint.start
+        node[offsets[1:] - 1] += problem.constraint.end
+    kept = np.flatnonzero(y >= 0)
+    fresh = first[kept] | (np.diff(kept, prepend=-2) > 1)
+    if unit != "sequence":
+        fresh[:] = True
+    begin = np.flatnonzero(fresh)
+    own = np.searchsorted(offsets, kept[begin], side="right") - 1
+    new_offsets = np.append(begin, len(kept)).astype(np.int64)
+    log_weight = np.log(problem.weights[own]) + log_pi * np.diff(new_offsets)
+    return Rows(
+        x[kept],
+        np.asarray(starts, np.int64),
+        columns,
+        y[kept],
+        new_offsets,
+        log_weight,
+        node[kept],
+        pairs,
+        len(columns),
+    )

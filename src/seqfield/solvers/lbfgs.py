@@ -1,0 +1,132 @@
+"""L-BFGS with a weak Wolfe line search, for smooth objectives.
+
+Needs ``value_and_grad`` and ``gap``. Beyond gradients an iteration reads the 2 m vectors of its
+history twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqfield.linalg.vectors import dot, plus_scaled
+from seqfield.solvers._base import (
+    Callback,
+    Floats,
+    History,
+    Inverse,
+    Result,
+    Stall,
+    Step,
+    dual_of,
+    halt,
+    history_size,
+    require,
+)
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Limited-memory BFGS.
+
+    Stops when the objective's own bound on value minus optimum (``gap``) is below ``tol`` of the
+    value, or when ten iterations lowered the value by less than ``tol`` of itself. Where the value
+    rests although that bound is far from it, it goes on for a while, and at last says that it is
+    stuck. Stops also when by its own model of the objective not more than ``enough`` is left to
+    gain, after ``known`` steps: after a few the model is little more than a multiple of the
+    identity, and what is left along flat directions is many times what it says.
+    """
+
+    max_iter: int = 500
+    tol: float = 1e-5
+    memory: int | None = None
+    n_jobs: int | None = None
+    enough: float = 0.0
+    known: int = 3
+    needs = ("value_and_grad", "gap")
+
+    def minimise(
+        self,
+        objective: Any,
+        theta: Floats,
+        callback: Callback | None = None,
+        history: History | Inverse | None = None,
+    ) -> Result:
+        """Minimise from theta, with what an earlier descent on a like objective has learned."""
+        require("L-BFGS", objective, self.needs)
+        value, gradient = objective.value_and_grad(theta)
+        dual = dual_of(objective)
+        history = self.new_history(objective, len(theta)) if history is None else history
+        stalled = Stall(self.tol)
+        for iteration in range(1, self.max_iter + 1):
+            if objective.gap(theta, gradient) <= self.tol * abs(value):
+                return Result(theta, value, gradient, iteration - 1, True)
+            direction = history.direction(gradient)
+            slope = dot(direction, dual(gradient))
+            if slope >= 0.0:
+                history.clear()
+                direction, slope = -gradient, -dot(gradient, dual(gradient))
+            if slope == 0.0:
+                return Result(theta, value, gradient, iteration - 1, True)
+            # with H for the inverse second derivative the optimum is g' H g / 2 lower
+            if iteration > self.known and -slope <= 2.0 * self.enough:
+                return Result(theta, value, gradient, iteration - 1, True)
+            first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
+            found = wolfe_step(objective, theta, value, direction, slope, first)
+            if found is None:  # the value cannot be lowered in floating point
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap, fresh=not len(history)):
+                    return halt(theta, value, gradient, iteration - 1, gap)
+                history.clear()  # what was learned elsewhere may mislead here
+                continue
+            new, value, new_gradient = found
+            history.push(new, theta, new_gradient, gradient)
+            theta, gradient = new, new_gradient
+            if callback is not None and callback(Step(iteration, theta, value)):
+                return Result(theta, value, gradient, iteration, True)
+            if stalled(value):
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap):
+                    return halt(theta, value, gradient, iteration, gap)
+        return Result(theta, value, gradient, self.max_iter, False)
+
+    def new_history(self, objective: Any, n: int) -> History:
+        """An empty history of vectors of n numbers."""
+        return History(self.memory or history_size(n), n, self.n_jobs, dual_of(objective))
+
+
+def wolfe_step(
+    objective: Any,
+    theta: Floats,
+    value: float,
+    direction: Floats,
+    slope: float,
+    step: float,
+    *,
+    decrease: float = 1e-4,
+    curvature: float = 0.9,
+    max_tries: int = 40,
+) -> tuple[Floats, float, Floats] | None:
+    """A point where the value fell enough and the slope flattened enough, by bisection.
+
+    Doubles the step until the bracket closes, then halves it. If the bracket shrinks to nothing
+    while the value did fall, that point is taken; None if it never fell.
+    """
+    low, high = 0.0, np.inf
+    towards = dual_of(objective)(direction)
+    best: tuple[Floats, float, Floats] | None = None
+    for _ in range(max_tries):
+        new = plus_scaled(theta, step, direction)
+        new_value, gradient = objective.value_and_grad(new)
+        if not new_value <= value + decrease * step * slope:
+            high = step
+        else:
+            if new_value < value:
+                best = new, new_value, gradient
+            if dot(gradient, towards) >= curvature * slope:
+                return new, new_value, gradient
+            low = step
+        step = 2.0 * low if high == np.inf else 0.5 * (low + high)
+    return best

@@ -1,0 +1,119 @@
+"""Truncated Newton: steps from the second derivative, by conjugate gradients.
+
+Needs ``value_and_grad``, ``curvature`` and ``gap``. Where a gradient takes a forward-backward pass,
+a product with the second derivative takes a tangent pass, some of them an iteration; iterations
+are few, and the last ones gain digits at a rising rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from seqfield.linalg.krylov import conjugate_gradients
+from seqfield.linalg.vectors import dot
+from seqfield.solvers._base import (
+    Callback,
+    Floats,
+    Result,
+    Stall,
+    Step,
+    dual_of,
+    halt,
+    require,
+)
+from seqfield.solvers.lbfgs import wolfe_step
+
+#: how fast the Levenberg term rises after a step that had to be cut, and falls after others
+DAMPING = 4.0
+
+
+@dataclass(frozen=True)
+class NewtonCG:
+    """Newton's method with systems solved only as exactly as the gradient's size deserves.
+
+    Stops as `LBFGS` does: by the objective's bound on value minus optimum, or when three
+    iterations lowered the value by less than ``tol`` of itself.
+
+    ``block`` takes the curvature without covariances between positions. That is not the second
+    derivative: full steps may then overshoot again and again, so a multiple of the identity
+    (Levenberg) is added that rises whenever a step had to be cut and falls when it had not.
+    """
+
+    max_iter: int = 100
+    tol: float = 1e-5
+    max_cg: int = 250
+    block: bool = False
+    n_jobs: int | None = None
+    needs = ("value_and_grad", "curvature", "gap")
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Minimise from theta."""
+        require("Newton-CG", objective, self.needs)
+        value, gradient = objective.value_and_grad(theta)
+        dual = dual_of(objective)
+        first = norm = _norm(gradient, dual)
+        stalled, damping = Stall(self.tol, 3), 0.0
+        for iteration in range(1, self.max_iter + 1):
+            if norm == 0.0 or objective.gap(theta, gradient) <= self.tol * abs(value):
+                return Result(theta, value, gradient, iteration - 1, True)
+            curvature = objective.curvature(theta, block=self.block)
+            direction = conjugate_gradients(
+                partial(_damped, curvature, damping),
+                -gradient,
+                dual=dual,
+                # ever more exact: the error of a step is its own size to the power 3/2
+                tol=min(0.5, np.sqrt(norm / first)),
+                max_iter=self.max_cg,
+            ).x
+            slope = dot(direction, dual(gradient))
+            if slope >= 0.0:  # rounding: nothing is left to gain
+                return halt(theta, value, gradient, iteration - 1, objective.gap(theta, gradient))
+            # any fall that is in proportion to the slope will do: Armijo's rule
+            found = wolfe_step(
+                objective, theta, value, direction, slope, 1.0, curvature=np.inf, max_tries=30
+            )
+            if found is None:  # the value cannot be lowered in floating point
+                return halt(theta, value, gradient, iteration - 1, objective.gap(theta, gradient))
+            new, value, gradient = found
+            damping = self._damping(damping, theta, new, direction, slope, dual)
+            theta, norm = new, _norm(gradient, dual)
+            if callback is not None and callback(Step(iteration, theta, value)):
+                return Result(theta, value, gradient, iteration, True)
+            if stalled(value):
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap):
+                    return halt(theta, value, gradient, iteration, gap)
+        return Result(theta, value, gradient, self.max_iter, False)
+
+    def _damping(
+        self,
+        damping: float,
+        old: Floats,
+        new: Floats,
+        direction: Floats,
+        slope: float,
+        dual: Callable[[Floats], Floats],
+    ) -> float:
+        """The Levenberg term of the next step."""
+        towards = dual(direction)
+        square = float(dot(direction, towards))
+        cut = dot(new - old, towards) < 0.9 * square
+        # the curvature along the direction, as the model had it: d' H d = -slope
+        own = -slope / square
+        if cut:
+            return max(DAMPING * damping, 0.25 * own)
+        return damping / DAMPING if damping > 1e-3 * own else 0.0
+
+
+def _damped(curvature: Callable[[Floats], Floats], damping: float, v: Floats) -> Floats:
+    return curvature(v) + damping * v
+
+
+def _norm(v: Floats, dual: Callable[[Floats], Floats]) -> float:
+    # of a vector of rounding errors, the square in a singular inner product may be below 0
+    return float(np.sqrt(max(0.0, dot(v, dual(v)))))

@@ -1,0 +1,87 @@
+"""OWL-QN (Andrew and Gao 2007): L-BFGS for a smooth objective plus c1 |theta|_1.
+
+The quadratic model is built from gradients of the smooth part; each step stays in the orthant
+that the pseudo-gradient points into, so weights become exactly zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqfield.linalg.vectors import dot
+from seqfield.solvers._base import (
+    Callback,
+    Floats,
+    History,
+    Result,
+    Stall,
+    Step,
+    halt,
+    history_size,
+    require,
+)
+
+
+@dataclass(frozen=True)
+class OWLQN:
+    """Orthant-wise limited-memory quasi-Newton; stops as `LBFGS` does."""
+
+    max_iter: int = 500
+    tol: float = 1e-5
+    memory: int | None = None
+    n_jobs: int | None = None
+    max_tries: int = 40
+    needs = ("value_and_grad", "gap", "l1", "pseudo_gradient")
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Minimise from theta."""
+        require("OWL-QN", objective, self.needs)
+
+        def total(smooth: float, at: Floats) -> float:
+            return smooth + float(objective.l1 * np.abs(at).sum())
+
+        smooth, gradient = objective.value_and_grad(theta)
+        value = total(smooth, theta)
+        history, stalled = (
+            History(self.memory or history_size(len(theta)), len(theta), self.n_jobs),
+            Stall(self.tol),
+        )
+        for iteration in range(1, self.max_iter + 1):
+            if objective.gap(theta, gradient) <= self.tol * abs(value):
+                return Result(theta, value, gradient, iteration - 1, True)
+            pseudo = objective.pseudo_gradient(theta, gradient)
+            if not pseudo.any():
+                return Result(theta, value, gradient, iteration - 1, True)
+            direction = history.direction(pseudo)
+            direction[direction * pseudo >= 0.0] = 0.0
+            if not direction.any():
+                history.clear()
+                direction = -pseudo
+            orthant = np.where(theta != 0.0, np.sign(theta), -np.sign(pseudo))
+            step = 1.0 if len(history) else 1.0 / float(np.sqrt(dot(direction, direction)))
+            for _ in range(self.max_tries):
+                new = theta + step * direction
+                new[new * orthant < 0.0] = 0.0
+                smooth, new_gradient = objective.value_and_grad(new)
+                new_value = total(smooth, new)
+                if new_value <= value + 1e-4 * dot(pseudo, new - theta):
+                    break
+                step *= 0.5
+            else:  # the value cannot be lowered in floating point
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap, fresh=not len(history)):
+                    return halt(theta, value, gradient, iteration - 1, gap)
+                history.clear()  # what was learned elsewhere may mislead here
+                continue
+            history.push(new, theta, new_gradient, gradient)
+            theta, value, gradient = new, new_value, new_gradient
+            if callback is not None and callback(Step(iteration, theta, value)):
+                return Result(theta, value, gradient, iteration, True)
+            if stalled(value):
+                gap = objective.gap(theta, gradient)
+                if stalled.ends(value, gap):
+                    return halt(theta, value, gradient, iteration, gap)
+        return Result(theta, value, gradient, self.max_iter, False)

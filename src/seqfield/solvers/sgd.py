@@ -1,0 +1,70 @@
+"""Stochastic gradients with per-weight steps (AdaGrad, Duchi et al. 2011), for large data.
+
+Needs ``batches`` and ``batch_gradients``, which names the weights a batch touches: a step costs
+what the batch costs, however large the model is. The step falls linearly to zero over the
+planned epochs, so the last iterate needs no averaging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seqfield._compile import loop
+from seqfield.solvers._base import Callback, Floats, Result, Step, require
+
+
+@dataclass(frozen=True)
+class SGD:
+    """AdaGrad on minibatches of sequences, in an order shuffled anew in each epoch by the seed.
+
+    ``group`` batches are differentiated at the same weights, on threads, before their steps are
+    taken in order: the result does not depend on the number of threads.
+    ``max_iter`` counts epochs. All epochs are run unless the callback stops: a noisy value says
+    little about convergence, so ``converged`` is true at the end of the plan.
+    """
+
+    max_iter: int = 20
+    batch_size: int = 32
+    group: int = 2
+    step_size: float = 1.0
+    seed: int = 0
+    needs = ("value_and_grad", "batches", "batch_gradients")
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Minimise from theta."""
+        require("SGD", objective, self.needs)
+        rng = np.random.default_rng(self.seed)
+        batches = objective.batches(self.batch_size, rng)
+        theta, squares = theta.copy(), np.zeros_like(theta)
+        planned, done, epoch = self.max_iter * len(batches), 0, 0
+        for epoch in range(1, self.max_iter + 1):
+            value = 0.0
+            order = rng.permutation(len(batches))
+            for first in range(0, len(order), self.group):
+                group = [batches[k] for k in order[first : first + self.group]]
+                for part in objective.batch_gradients(theta, group):
+                    value += part.value
+                    rate = self.step_size * (1.0 - done / planned)
+                    adagrad_step(theta, squares, *(*part[1:], rate))
+                    done += 1
+            if callback is not None and callback(Step(epoch, theta, value)):
+                break
+        total, gradient = objective.value_and_grad(theta)
+        return Result(theta, total, gradient, epoch, True)
+
+
+@loop
+def adagrad_step(
+    theta: Any, squares: Any, touched: Any, gradient: Any, penalty: Any, rate: Any
+) -> None:
+    """g = gradient + penalty theta, squares += g^2, theta -= rate g / sqrt(squares), all on the
+    touched weights."""
+    for k in range(touched.shape[0]):
+        w = touched[k]
+        g = gradient[k] + penalty[k] * theta[w]
+        if g != 0.0:
+            squares[w] += g * g
+            theta[w] -= rate * g / np.sqrt(squares[w])

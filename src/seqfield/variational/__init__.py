@@ -1,0 +1,1 @@
+"""Variational inference: a problem to a Gaussian that approximates its posterior."""

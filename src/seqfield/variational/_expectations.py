@@ -1,0 +1,305 @@
+"""Expected log-likelihoods under Gaussian scores, and their derivatives by means and covariances.
+
+For a sequence of T tokens and each label f = b + R e, e ~ N(0, I), R R' = Sigma (T, T), and
+transitions T = m + sqrt(w) e. Both estimators give derivatives by b and Sigma, and whatever lies
+behind these follows by algebra:
+
+* "reparam": E[df] by b and 1/2 E[df e'] R^-1 by Sigma (Stein's identity), df the derivative of the
+  log-likelihood by the scores. Draws come in pairs e, -e, which cancels what is odd in e.
+* "score": E[l e] and 1/2 E[l (e e' - I)], whitened, from values l of the log-likelihood alone. A
+  control variate a h, h = e or e e' - I with mean zero, takes most of the noise away; its best
+  factor a = E[l h^2] / E[h^2] for each entry is estimated on the other half of the draws, as one
+  from the same draws would bias the result.
+
+By Stein's identity the derivative by Sigma is also half the mean second derivative of the
+log-likelihood, which for a chain is minus the covariance of the labels' indicators. An estimate
+from labellings that are drawn at each draw of scores (``curvature``) is never of the wrong sign,
+whatever the noise: natural gradients, which add it to a precision, need that. Where labels are
+missing the second derivative itself has either sign; its mean over what might have been known, the
+Fisher information, has one, and stands for it (`information`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqfield.chain import ChainScores, marginals, sample
+from seqfield.errors import InputError
+from seqfield.losses.log import LogLoss
+from seqfield.solvers._base import Floats
+
+#: values of the log-likelihood (k, n) at scores (k, N, S) and transitions (k, S, S)
+Values = Callable[[Floats, Floats], Floats]
+#: labellings drawn at each draw of scores
+LABELLINGS = 8
+#: log-likelihoods, their derivatives by scores and transitions at one draw
+Gradient = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
+#: minus second derivatives by the scores of each sequence (S, T, T) and by transitions (S, S)
+Curvature = Callable[[Floats, Floats, np.random.Generator], tuple[list[Floats], Floats]]
+
+
+class Moments(NamedTuple):
+    """Means (N, S) of the scores, and for each sequence a root of their covariance and its inverse
+    (S, T, T) for each label; means and variances of transitions."""
+
+    offsets: Any
+    means: Floats
+    roots: list[Floats]
+    inverses: list[Floats]
+    steps: Floats
+    step_variances: Floats
+
+    @classmethod
+    def of(
+        cls, offsets: Any, means: Floats, covariances: list[Floats], steps: Any, variances: Any
+    ) -> Moments:
+        """From covariances (S, T, T)."""
+        roots: list[Any] = [np.linalg.cholesky(own) for own in covariances]
+        inverses: list[Any] = [np.linalg.inv(root) for root in roots]
+        return cls(offsets, means, roots, inverses, steps, variances)
+
+
+class Expected(NamedTuple):
+    """An estimate of the expected log-likelihood of each sequence (n,), and the derivatives of
+    their sum by the means (N, S), the covariances (S, T, T), by means and variances of
+    transitions."""
+
+    values: Floats
+    means: Floats
+    covariances: list[Floats]
+    steps: Floats
+    step_variances: Floats
+
+
+class Noise(NamedTuple):
+    """Standard normal numbers behind scores (k, N, S) and transitions (k, S, S)."""
+
+    node: Floats
+    steps: Floats
+
+
+def draw_noise(moments: Moments, k: int, rng: np.random.Generator, *, paired: bool) -> Noise:
+    """k draws; ``paired``: the second half is the first with the other sign."""
+    n = (k + 1) // 2 if paired else k
+    node = rng.normal(size=(n, *moments.means.shape))
+    steps = rng.normal(size=(n, *moments.steps.shape))
+    if paired:
+        node, steps = np.concatenate([node, -node]), np.concatenate([steps, -steps])
+    return Noise(node, steps)
+
+
+def scores_of(moments: Moments, noise: Noise) -> tuple[Floats, Floats]:
+    """Scores (k, N, S) and transitions (k, S, S)."""
+    f = np.empty_like(noise.node)
+    for (a, b), root in zip(pairwise(moments.offsets.tolist()), moments.roots, strict=True):
+        # (S, T, T) x (S, T, k)
+        moved = root @ noise.node[:, a:b].transpose(2, 1, 0)
+        f[:, a:b] = moments.means[a:b] + moved.transpose(2, 1, 0)
+    return f, moments.steps + np.sqrt(moments.step_variances) * noise.steps
+
+
+def by_reparameterisation(
+    moments: Moments,
+    gradient: Gradient,
+    k: int,
+    rng: np.random.Generator,
+    curvature: Curvature | None = None,
+) -> Expected:
+    """With the derivatives of the log-likelihood; k is rounded up to be even."""
+    noise = draw_noise(moments, k, rng, paired=True)
+    f, t = scores_of(moments, noise)
+    found = [gradient(*one) for one in zip(f, t, strict=True)]
+    values = np.mean([one[0] for one in found], axis=0)
+    d = np.stack([one[1] for one in found])
+    d_steps = np.stack([one[2] for one in found])
+    if curvature is not None:
+        covariances, variances = _bends(curvature, f, t, rng)
+        return Expected(values, d.mean(axis=0), covariances, d_steps.mean(axis=0), variances)
+    covariances = []
+    for (a, b), inverse in zip(pairwise(moments.offsets.tolist()), moments.inverses, strict=True):
+        # E[df e'] for each label: (S, T, k) x (S, k, T)
+        product = d[:, a:b].transpose(2, 1, 0) @ noise.node[:, a:b].transpose(2, 0, 1) / len(f)
+        covariances.append(_symmetric(0.5 * (product @ inverse)))
+    variances = 0.5 * (d_steps * noise.steps).mean(axis=0) / np.sqrt(moments.step_variances)
+    return Expected(values, d.mean(axis=0), covariances, d_steps.mean(axis=0), variances)
+
+
+def _bends(
+    curvature: Curvature, f: Floats, t: Floats, rng: np.random.Generator
+) -> tuple[list[Floats], Floats]:
+    """Half the mean second derivatives; of all draws no more than the sum is kept."""
+    nodes, steps = curvature(f[0], t[0], rng)
+    for one in zip(f[1:], t[1:], strict=True):
+        more, more_steps = curvature(*one, rng)
+        for total, part in zip(nodes, more, strict=True):
+            total += part
+        steps = steps + more_steps
+    for total in nodes:
+        total *= -0.5 / len(f)
+    return nodes, -0.5 * steps / len(f)
+
+
+def by_scores(
+    moments: Moments, values: Values, k: int, rng: np.random.Generator, *, control: bool = True
+) -> Expected:
+    """With the values of the log-likelihood alone."""
+    noise = draw_noise(moments, max(4, k), rng, paired=False)
+    found = values(*scores_of(moments, noise))
+    means, covariances = np.empty_like(moments.means), []
+    for i, (a, b) in enumerate(pairwise(moments.offsets.tolist())):
+        e = noise.node[:, a:b].transpose(0, 2, 1)  # (k, S, T)
+        inverse, own = moments.inverses[i], found[:, i]
+        first = _estimate(own, e, control=control)
+        square = e[..., :, None] * e[..., None, :] - np.eye(b - a)
+        second = _estimate(own, square, control=control)
+        # R^-T g, and 1/2 R^-T G R^-1
+        means[a:b] = np.einsum("sqt,sq->ts", inverse, first)
+        covariances.append(_symmetric(0.5 * inverse.transpose(0, 2, 1) @ second @ inverse))
+    total, scale = found.sum(axis=1), np.sqrt(moments.step_variances)
+    steps = _estimate(total, noise.steps, control=control) / scale
+    squares = noise.steps**2 - 1.0
+    variances = 0.5 * _estimate(total, squares, control=control) / moments.step_variances
+    return Expected(found.mean(axis=0), means, covariances, steps, variances)
+
+
+def _estimate(values: Floats, h: Floats, *, control: bool) -> Floats:
+    """E[l h] from draws l (k,) and h (k, ...) of mean zero."""
+    wide = values.reshape(-1, *([1] * (h.ndim - 1)))
+    if not control:
+        return np.asarray((wide * h).mean(axis=0))
+    half, parts = len(h) // 2, []
+    for own, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+        square = h[other] ** 2
+        factor = (wide[other] * square).sum(axis=0) / np.maximum(square.sum(axis=0), 1e-12)
+        parts.append(((wide[own] - factor) * h[own]).sum(axis=0))
+    return np.asarray((parts[0] + parts[1]) / len(h))
+
+
+def _symmetric(matrices: Floats) -> Floats:
+    return 0.5 * (matrices + matrices.swapaxes(-1, -2))
+
+
+def information(
+    scores: ChainScores, allowed: Any, weights: Floats, rng: np.random.Generator, n: int
+) -> tuple[list[Floats], Floats]:
+    """Fisher information of partly known labels by the scores of each sequence, one label at a time
+    (S, T, T), and by each transition (S, S): unbiased, and positive semi-definite always.
+
+    It is the covariance of E[indicators | what is known of y] over y ~ p(y | x), here of n such y.
+    With all labels known these means are the indicators, and it is minus the second derivative.
+    """
+    s, offsets = scores.n_labels, scores.offsets
+    centred, counts = np.empty((n, *scores.node.shape)), np.empty((n, s, s))
+    for k, y in enumerate(sample(scores, n, random_state=rng)):
+        # a label among its token's candidates would have told that it is one of them, no more
+        told, inside = np.arange(s) == y[:, None], allowed[np.arange(len(y)), y]
+        told[inside] = allowed[inside]
+        # transitions of a sequence count its root weight times: their variances its weight times
+        found = marginals(scores, allowed=told, pairs="sum", weights=np.sqrt(weights))
+        centred[k], counts[k] = found.node, found.pairs
+    centred -= centred.mean(axis=0)
+    nodes = []
+    for i, (a, b) in enumerate(pairwise(offsets.tolist())):
+        own = centred[:, a:b].transpose(2, 1, 0)
+        nodes.append(weights[i] / (n - 1) * (own @ own.transpose(0, 2, 1)))
+    return nodes, counts.var(axis=0, ddof=1)
+
+
+class Bound(NamedTuple):
+    """A log-likelihood of given labels."""
+
+    values: Values
+    gradient: Gradient | None = None
+    curvature: Curvature | None = None
+
+
+class ChainLikelihood:
+    """A loss over chain scores as a log-likelihood of draws of scores."""
+
+    def __init__(self, loss: Any, constraint: Any) -> None:
+        self.loss, self.constraint = loss, constraint
+
+    def bound(self, targets: Any, weights: Floats) -> Bound:
+        """For given labels, sequence i counting weights[i] times."""
+
+        def scores(f: Floats, t: Floats) -> ChainScores:
+            found = ChainScores(np.ascontiguousarray(f), t, targets.offsets, check=False)
+            return found if self.constraint is None else self.constraint.impose(found)
+
+        def values(f: Floats, t: Floats) -> Floats:
+            pairs = zip(f, t, strict=True)
+            return np.stack([-weights * self.loss.values(scores(*one), targets) for one in pairs])
+
+        def gradient(f: Floats, t: Floats) -> tuple[Floats, Floats, Floats]:
+            found = self.loss(scores(f, t), targets, weights)
+            # the value of the whole batch, shared out: only its sum is asked for
+            each = np.full(len(weights), -found.value / len(weights))
+            return each, -found.node, -found.edge
+
+        def curvature(
+            f: Floats, t: Floats, rng: np.random.Generator
+        ) -> tuple[list[Floats], Floats]:
+            if targets.allowed is not None and isinstance(self.loss, LogLoss):
+                return information(scores(f, t), targets.allowed, weights, rng, LABELLINGS)
+            node, edge = self.loss.curvature(scores(f, t), targets, weights, rng, LABELLINGS)
+            return node, edge
+
+        return Bound(values, gradient, curvature if self.bends(targets) else None)
+
+    def bends(self, targets: Any) -> bool:
+        """Whether there are second derivatives of one sign, or what stands for them.
+
+        The pieces of the piecewise likelihood have them where a label is known or missing; of
+        several candidates they have not.
+        """
+        if not hasattr(self.loss, "curvature"):
+            return False
+        if isinstance(self.loss, LogLoss) or targets.allowed is None:
+            return True
+        n = targets.allowed.sum(axis=1)
+        return not ((n > 1) & (n < targets.allowed.shape[1])).any()
+
+
+class BlackBox:
+    """A function (F, T, labels) -> values as a log-likelihood of draws of scores.
+
+    It is called for each sequence with F (k, length, S), T (k, S, S) and label codes (length,),
+    -1 where a label is not known, and returns k log-likelihoods.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def bound(self, targets: Any, weights: Floats) -> Bound:
+        """For given labels, sequence i counting weights[i] times."""
+
+        def values(f: Floats, t: Floats) -> Floats:
+            out = np.empty((len(f), len(weights)))
+            for i, (a, b) in enumerate(pairwise(targets.offsets.tolist())):
+                labels = np.where(targets.codes[a:b] >= 0, targets.codes[a:b], -1)
+                out[:, i] = weights[i] * self._checked(f[:, a:b], t, labels)
+            return out
+
+        return Bound(values)
+
+    def _checked(self, f: Floats, t: Floats, labels: Any) -> Floats:
+        returned = self.function(f.copy(), t.copy(), labels.copy())
+        try:
+            found = np.asarray(returned)
+        except ValueError as error:
+            raise InputError(f"likelihood returned what is no array: {error}") from error
+        if found.shape != (len(f),):
+            raise InputError(
+                f"likelihood must return one number for each of {len(f)} draws, shape "
+                f"({len(f)},); it returned shape {found.shape}"
+            )
+        if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+            raise InputError(
+                "likelihood returned values that are not finite numbers for a sequence of "
+                f"{len(labels)} tokens: log-likelihoods must be finite for all scores"
+            )
+        return found.astype(np.float64)

@@ -1,0 +1,341 @@
+"""Stochastic variational inference for sparse Gaussian-process scores.
+
+A step takes some sequences, estimates the expected log-likelihood of their labels and its
+derivatives by the Gaussians of their scores (`_expectations`), and pulls these back to q, to the
+kernel's parameters and to the inducing tokens. Memory is that of q and of one batch: it does not
+grow with the number of tokens.
+
+q is stepped along natural gradients (one component, a likelihood with second derivatives of one
+sign or with what stands for them), whose rate falls so that noise averages out; or by Adam, as are
+the other parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqfield.architectures.inducing import Batch, Inducing
+from seqfield.errors import InputError
+from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.variational._elbo import Gradient, elbo
+from seqfield.variational._expectations import (
+    draw_noise,
+    scores_of,
+)
+from seqfield.variational.gaussians import (
+    Gaussians,
+    Natural,
+    divergence_gradient,
+    natural_steps,
+)
+
+#: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
+SETTLE, POWER = 10.0, 0.7
+#: the longest natural step, and the first: from the prior steps are long and not sure
+LONGEST, FIRST = 0.5, 0.3
+#: draws behind the second derivative along a step
+BENDS = 2
+#: shares of a step that are tried, each half of the one before
+HALVINGS = 30
+#: logarithms of kernel parameters that are of use to nobody
+FARTHEST = 100.0
+#: epochs whose mean ELBO is compared with that of as many before
+PATIENCE = 10
+#: what noise may hide of a rise: so many tolerances, but no more than this part of the ELBO; or as
+#: much as tells nothing, which is all that there is to tell of few sequences
+HIDDEN, PART, NATS = 10.0, 0.01, 1.0
+#: kernel parameters are on their way if they go this part of what steps of one sign would
+ON_THE_WAY = 0.25
+
+
+class Fitted(NamedTuple):
+    """The end of it: q, the architecture with its kernel and tokens, the ELBO of each step, and
+    whether the kernel's parameters were still on their way."""
+
+    q: Gaussians
+    architecture: Inducing
+    elbos: Floats
+    moving: bool = False
+
+
+@dataclass(frozen=True)
+class StochasticVariational:
+    """``max_iter`` epochs at most.
+
+    Needs ``problem`` of an objective over `architectures.inducing.Inducing`.
+    """
+
+    likelihood: Any
+    gradient: str = "reparam"
+    natural: bool = True
+    n_components: int = 1
+    n_samples: int = 10
+    batch_size: int = 50
+    max_iter: int = 100
+    tol: float = 1e-4
+    learning_rate: float = 0.02
+    optimize_kernel: bool = True
+    optimize_inducing: bool = False
+    seed: int = 0
+    needs = ("problem",)
+
+    def moves(self, architecture: Inducing) -> bool:
+        """Whether the prior has something to learn."""
+        learns = self.optimize_kernel and len(architecture.kernel.log_parameters) > 0
+        return learns or self.optimize_inducing
+
+    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+        """Maximise the ELBO; the result's trace holds `Fitted`."""
+        require("stochastic variational inference", objective, self.needs)
+        problem, architecture = objective.problem(), objective.architecture
+        state = _State(self, architecture, np.random.default_rng(self.seed))
+        n = len(problem.tables)
+        n_batches = -(-n // self.batch_size)
+        settled, kernel = _Watch(self.tol), _Drift(n_batches * self.learning_rate)
+        converged, epoch = False, 0
+        for epoch in range(1, self.max_iter + 1):
+            order = state.rng.permutation(n)
+            for chosen in np.array_split(order, n_batches):
+                state.step(problem, np.sort(chosen), n)
+            value = float(np.mean(state.elbos[-n_batches:]))
+            if callback is not None and callback(Step(epoch, state.theta, -value)):
+                break
+            # both look at every epoch
+            kernel(state.architecture.kernel.log_parameters)
+            converged = settled(value) and not kernel.moving
+            if converged:
+                break
+        fitted = Fitted(state.q, state.architecture, np.array(state.elbos), kernel.moving)
+        last = float(np.mean(fitted.elbos[-n_batches:]))
+        return Result(state.theta, -last, None, epoch, converged, (fitted,))
+
+
+class _Watch:
+    """True once the mean ELBO of the last epochs is not above that of those before by more than a
+    tolerance, nor below it by more than noise, where noise is too small to hide a rise. A tolerance
+    of 0 is never met.
+
+    The longer it takes, the slower it rises, so the more epochs it takes to tell that from noise:
+    means are over `PATIENCE` epochs, or a fifth of all where that is more.
+    """
+
+    def __init__(self, tol: float) -> None:
+        self.tol, self.values = tol, []  # type: float, list[float]
+
+    def __call__(self, value: float) -> bool:
+        self.values.append(value)
+        n = max(PATIENCE, len(self.values) // 5)
+        if self.tol <= 0.0 or len(self.values) < 2 * n:
+            return False
+        earlier, later = self.values[-2 * n : -n], self.values[-n:]
+        before = np.mean(earlier)
+        rise, little = np.mean(later) - before, self.tol * abs(before)
+        error = np.sqrt((np.var(earlier, ddof=1) + np.var(later, ddof=1)) / n)
+        if 2.0 * error > max(max(self.tol, min(HIDDEN * self.tol, PART)) * abs(before), NATS):
+            return False
+        # of n values that fall as a line does the means are 3.5 of these spreads apart
+        return bool(-max(little, 2.0 * np.std(earlier)) <= rise <= little)
+
+
+class _Drift:
+    """Whether the kernel's log-parameters still go somewhere: in `PATIENCE` epochs farther than a
+    part of ``reach``, the way of an epoch's steps of Adam if all have the same sign.
+
+    A kernel far from its best one moves steadily while the ELBO may not rise yet.
+    """
+
+    def __init__(self, reach: float) -> None:
+        self.reach, self.moving = reach, False
+        self.seen: list[Floats] = []
+
+    def __call__(self, parameters: Floats) -> None:
+        self.seen = [*self.seen[-PATIENCE:], parameters]
+        if len(self.seen) > PATIENCE and len(parameters):
+            way = float(np.abs(self.seen[-1] - self.seen[0]).max())
+            self.moving = way > ON_THE_WAY * PATIENCE * self.reach
+
+
+class _State:
+    """q, the prior's parameters, and the moments of Adam."""
+
+    def __init__(
+        self, settings: StochasticVariational, architecture: Inducing, rng: np.random.Generator
+    ) -> None:
+        self.settings, self.architecture, self.rng = settings, architecture, rng
+        self.q = Gaussians.prior(
+            settings.n_components, architecture.size, architecture.n_labels, architecture.eta, rng
+        )
+        self.elbos: list[float] = []
+        self.n_steps = 0
+        self._adams: dict[str, Adam] = {}
+        self._seen = 0.0  # the weight of data, as against the prior, in the precisions
+        if settings.natural:
+            self._naturals = Natural(architecture.n_labels, architecture.size)
+
+    @property
+    def theta(self) -> Floats:
+        """Posterior means."""
+        mean = np.einsum("k,kms->ms", self.q.weights, self.q.means)
+        return np.concatenate([mean.ravel(), self.q.steps.ravel()])
+
+    def step(self, problem: Any, chosen: Any, n: int) -> None:
+        """One batch."""
+        batch = self.architecture.lay_out(problem.tables[chosen])
+        weights = problem.weights[chosen] * (n / len(chosen))
+        bound = self.settings.likelihood.bound(problem.targets[chosen], weights)
+        found = elbo(self.q, self.architecture, batch, bound, self.settings, self.rng)
+        self.elbos.append(found.value)
+        self.n_steps += 1
+        # the prior's parameters wait until q is of use
+        if self.n_steps > 1 and self.settings.moves(self.architecture):
+            self._move_prior(batch, found)
+        if self.settings.natural:
+            self._natural(batch, bound, found, len(chosen) / n)
+        else:
+            self._adam(found)
+
+    def _natural(self, batch: Batch, bound: Any, found: Gradient, share: float) -> None:
+        epochs = self.n_steps * share
+        rate = min(1.0, 2.0 * share) * (1.0 + max(0.0, epochs - 1.0) / SETTLE) ** -POWER
+        rate = min(rate, LONGEST if self.n_steps > 1 else FIRST)
+        q, eta = self.q, self.architecture.eta
+        means, roots = self._naturals.step(q, found.means, found.covariances, rate)
+        steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
+        d_means, d_steps = means - q.means, steps - q.steps
+        # The noise of a step is to average out as that of the precisions does: it goes as much of
+        # the way to the peak as this batch weighs in their mean over all batches so far.
+        self._seen += rate * (1.0 - self._seen)
+        way = min(rate / self._seen, LONGEST if self.n_steps > 1 else FIRST)
+        part = min(1.0, way * self._peak(batch, bound, found, d_means, d_steps))
+        part = self._rising(batch, bound, found, d_means, d_steps, part)
+        means, steps = q.means + part * d_means, q.steps + part * d_steps
+        self.q = Gaussians(q.logits, means, roots, steps, variances)
+
+    def _peak(
+        self, batch: Batch, bound: Any, found: Gradient, d_means: Floats, d_steps: Floats
+    ) -> float:
+        """Where the ELBO peaks along a step of all means, by its slope and second derivative: each
+        label and each transition was moved as if the others stood still."""
+        q, eta = self.q, self.architecture.eta
+        slope = float(np.vdot(found.means - q.means, d_means))
+        bend = float(np.vdot(d_means, d_means))
+        if eta > 0.0:
+            slope += float(np.vdot(found.steps - q.steps / eta, d_steps))
+            bend += float(np.vdot(d_steps, d_steps)) / eta
+        moments = found.moments[0]
+        d_node = batch.phi @ d_means[0]
+        h = 1e-3 / max(float(np.abs(d_node).max()), float(np.abs(d_steps).max()), 1e-12)
+        f, t = scores_of(moments, draw_noise(moments, BENDS, self.rng, paired=True))
+        for own, table in zip(f, t, strict=True):
+            up = bound.gradient(own + h * d_node, table + h * d_steps)
+            down = bound.gradient(own - h * d_node, table - h * d_steps)
+            change = np.vdot(up[1] - down[1], d_node) + np.vdot(up[2] - down[2], d_steps)
+            bend -= float(change) / (2.0 * h * len(f))
+        if bend > 0.0:
+            return max(slope, 0.0) / bend
+        # no peak ahead, as there may be none where labels are missing
+        return math.inf if slope > 0.0 else 0.0
+
+    def _rising(
+        self,
+        batch: Batch,
+        bound: Any,
+        found: Gradient,
+        d_means: Floats,
+        d_steps: Floats,
+        part: float,
+    ) -> float:
+        """The largest of part, part / 2, ... at which the ELBO is not below where it is now.
+
+        Where all probabilities are near 0 or 1 the second derivative tells nothing of what lies
+        a step away.
+        """
+        q, eta, moments = self.q, self.architecture.eta, found.moments[0]
+        d_node = batch.phi @ d_means[0]
+        # random numbers of its own: those of other steps do not depend on how often it looks
+        own = np.random.default_rng(self.n_steps)
+        f, t = scores_of(moments, draw_noise(moments, BENDS, own, paired=True))
+
+        def value(share: float) -> float:
+            means, steps = q.means + share * d_means, q.steps + share * d_steps
+            size = float(np.vdot(means, means))
+            if eta > 0.0:
+                size += float(np.vdot(steps, steps)) / eta
+            found = bound.values(f + share * d_node, t + share * d_steps)
+            return float(found.sum(axis=1).mean()) - 0.5 * size
+
+        now = value(0.0)
+        for _ in range(HALVINGS):
+            if value(part) >= now:
+                return part
+            part *= 0.5
+        return 0.0
+
+    def _adam(self, found: Gradient) -> None:
+        q, rate = self.q, self.settings.learning_rate
+        kl = divergence_gradient(q, self.architecture.eta)
+        by_covariance = found.covariances - kl.covariances
+        by_root = np.tril(2.0 * by_covariance @ q.roots)
+        # the diagonal goes by its logarithm and stays positive
+        diagonal = np.einsum("...ii->...i", q.roots)
+        by_log = np.einsum("...ii->...i", by_root) * diagonal
+        lower = q.roots + self._towards("roots", np.tril(by_root, -1), rate)
+        grown = diagonal * np.exp(self._towards("diagonal", by_log, rate))
+        np.einsum("...ii->...i", lower)[...] = grown
+        means = q.means + self._towards("means", found.means - kl.means, rate)
+        logits = q.logits
+        if len(logits) > 1:
+            values = np.array([one.values.sum() for one in found.expected])
+            by_weight = q.weights * (values - q.weights @ values)
+            logits = logits + self._towards("logits", by_weight - kl.logits, rate)
+        steps, variances = q.steps, q.step_variances
+        if self.architecture.eta > 0:
+            steps = steps + self._towards("steps", found.steps - kl.steps, rate)
+            by_variance = (found.step_variances - kl.step_variances) * variances
+            variances = variances * np.exp(self._towards("variances", by_variance, rate))
+        if not (np.isfinite(lower).all() and np.einsum("...ii->...i", lower).min() ** 2 > 0.0):
+            raise InputError("a step left the posterior without a covariance: lower learning_rate")
+        self.q = Gaussians(logits, means, lower, steps, variances)
+
+    def _move_prior(self, batch: Batch, found: Gradient) -> None:
+        settings, model = self.settings, self.architecture
+        kernel, tokens = model.kernel, model.tokens
+        if settings.optimize_kernel and len(kernel.log_parameters):
+            slope = model.by_parameters(batch, found.phi, found.rest)
+            moved = kernel.log_parameters + self._towards("kernel", slope, settings.learning_rate)
+            if np.abs(moved).max() > FARTHEST:
+                raise InputError(
+                    f"a step took kernel parameters to exp({moved.round(1).tolist()}): lower "
+                    "learning_rate, or use optimize_kernel=False"
+                )
+            kernel = kernel.with_log_parameters(moved)
+        if settings.optimize_inducing:
+            slope = model.by_tokens(batch, found.phi)
+            tokens = tokens + self._towards("tokens", slope, settings.learning_rate)
+        if kernel is not model.kernel or tokens is not model.tokens:
+            self.architecture = model.with_kernel(kernel, tokens)
+
+    def _towards(self, name: str, gradient: Floats, rate: float) -> Floats:
+        if name not in self._adams:
+            self._adams[name] = Adam(gradient.shape)
+        return self._adams[name].step(gradient, rate)
+
+
+class Adam:
+    """Kingma and Ba (2015): steps of about ``rate`` in every coordinate, uphill."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.m, self.v, self.count = np.zeros(shape), np.zeros(shape), 0
+
+    def step(self, gradient: Floats, rate: float) -> Floats:
+        """What to add."""
+        self.count += 1
+        self.m += 0.1 * (gradient - self.m)
+        self.v += 0.001 * (gradient**2 - self.v)
+        m = self.m / (1.0 - 0.9**self.count)
+        v = self.v / (1.0 - 0.999**self.count)
+        return np.asarray(rate * m / (np.sqrt(v) + 1e-8))
