@@ -1,6 +1,5 @@
 """The estimators: short presets of architecture, loss and optimiser."""
 
-from seqfield.estimators._confidence import SequenceConfidence, SpanConfidence
 from seqfield.estimators._files import load
 from seqfield.estimators.boost import AdaBoost, SequenceBoost
 from seqfield.estimators.crf import CRF
@@ -24,8 +23,6 @@ __all__ = [
     "GPStruct",
     "KernelCRF",
     "SequenceBoost",
-    "SequenceConfidence",
-    "SpanConfidence",
     "StructuredPerceptron",
     "StructuredSVGP",
     "Tagger",

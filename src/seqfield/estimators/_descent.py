@@ -1,160 +1,38 @@
-"""What estimators share that minimise an objective over their weights."""
+"""What estimators share that minimise an objective: progress, early stopping, and what is told of
+the end."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from seqfield._checks import number
 from seqfield._warn import warn
 from seqfield.errors import InputError
-from seqfield.estimators._base import SequenceEstimator
-from seqfield.labels import Targets
-from seqfield.losses._base import Loss
-from seqfield.losses.log import LogLoss
+from seqfield.estimators._lesson import Lesson
 from seqfield.objectives.objective import Objective
-from seqfield.priors import ElasticNet
 from seqfield.progress import progress
-from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result, Step
+from seqfield.solvers._base import Callback, Minimum, Step
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Merit = Callable[[Floats], float]
 
 #: what to do where a descent came to a halt far from the optimum: rounding hides which way it is
 STUCK = (
     "the value no longer falls in float64. Scale the features to values of about 1, or the kernel "
-    "down, or raise the penalty; or use solver='newton', if it is not that"
+    "down, or raise the penalty"
 )
 
 
-class Recipe(NamedTuple):
-    """Two of the three axes of a method: objective and optimiser.
+class Watch:
+    """Remembers the best weights on held-out data, and says when to give up."""
 
-    An optimiser that goes by mistakes uses neither loss nor prior.
-    """
-
-    optimiser: Any
-    loss: Loss = LogLoss()
-    prior: ElasticNet = ElasticNet(0.0, 0.0)
-
-
-class DescentEstimator(SequenceEstimator):
-    """Base of estimators that minimise a loss and a prior.
-
-    Fitted attributes: ``n_iter_``, ``best_iter_`` (the iteration whose weights are kept),
-    ``objective_`` (final value) and ``gap_`` (bound on its distance from the optimum).
-    """
-
-    early_stopping = False
-    validation_fraction = 0.1
-    patience = 10
-    _architecture: Any
-    theta_: Floats
-
-    @property
-    def _remedy(self) -> str:
-        """What to do if there is no convergence."""
-        return "raise max_iter, or the penalty or tol"
-
-    def _shown(self, step: Step) -> str:
-        """What progress shows of an iteration."""
-        return f"objective {step.value:.6g}"
-
-    @abstractmethod
-    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        """Set the architecture; the data in the form that it lays out."""
-
-    @abstractmethod
-    def _recipe(self, data: Sequences) -> Recipe:
-        """Optimiser, loss and prior, from checked constructor arguments and prepared data."""
-
-    def _start(self, goal: Objective, theta: Floats) -> Floats:
-        """Where to start, given the weights that are there (zeros at first)."""
-        return theta
-
-    def _merit(self, held: Objective) -> Callable[[Floats], float]:
-        """What early stopping watches on held-out data: the less the better."""
-        return held.error
-
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        again = self.warm_start and hasattr(self, "theta_")
-        data = self._prepare(data, targets, weights)
-        optimiser, loss, prior = self._recipe(data)
-
-        def objective(chosen: Any, penalty: ElasticNet) -> Objective:
-            return Objective(
-                self._architecture,
-                loss,
-                penalty,
-                data[chosen],
-                targets[chosen],
-                weights[chosen],
-                self._constraint,
-                self.n_jobs,
-            )
-
-        patience = number("patience", self.patience, low=1, whole=True)
-        train, watch = np.arange(len(data)), _Watch(None, patience)
-        if self.early_stopping:
-            train, rest = self._split(len(data))
-            held = objective(rest, ElasticNet(0.0, 0.0))
-            watch = _Watch(self._merit(held), patience)
-        goal = objective(train, prior)
-        theta = self.theta_ if again else np.zeros(self._architecture.n_parameters)
-        theta = self._start(goal, theta)
-        if theta.any():  # what is there already may be the best on held-out data
-            watch(Step(0, theta, np.nan))
-        with progress("training", optimiser.max_iter, show=bool(self.verbose)) as report:
-
-            def callback(step: Step) -> bool:
-                report(step.iteration, self._shown(step))
-                return watch(step)
-
-            result = optimiser.minimise(goal, theta, callback)
-        theta, self.best_iter_ = watch.best_of(result)
-        self._finish(goal, theta, result)
-
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        value, gradient = result.value, result.gradient
-        if gradient is not None and theta is not result.theta:
-            value, gradient = goal.value_and_grad(theta)
-            value += goal.l1 * float(np.abs(theta).sum())
-        self.theta_ = theta
-        self.n_iter_ = result.n_iter
-        self.objective_ = value
-        self.gap_ = result.gap if gradient is None else goal.gap(theta, gradient)
-        if not result.converged:
-            self._warn(result.n_iter, stuck=result.stuck)
-
-    def _warn(self, n_iter: int, *, stuck: bool = False) -> None:
-        bound = f", at most {self.gap_:.2g} above its optimum" if np.isfinite(self.gap_) else ""
-        warn(
-            f"no convergence in {n_iter} iterations (objective {self.objective_:.6g}{bound}): "
-            + (STUCK if stuck else self._remedy),
-            ConvergenceWarning,
-        )
-
-    def _split(self, n: int) -> tuple[Any, Any]:
-        """Sequences to train on and sequences held out."""
-        n_held = round(n * number("validation_fraction", self.validation_fraction, low=0, high=1))
-        if not 0 < n_held < n:
-            raise InputError(
-                f"validation_fraction={self.validation_fraction} of {n} sequences leaves none "
-                "to hold out or none to train on"
-            )
-        order = self._random().permutation(n)
-        return np.sort(order[n_held:]), np.sort(order[:n_held])
-
-
-class _Watch:
-    """Remembers the best weights on held-out data; says when to give up."""
-
-    def __init__(self, merit: Callable[[Floats], float] | None, patience: int) -> None:
+    def __init__(self, merit: Merit | None = None, patience: int = 1) -> None:
         self.merit, self.patience = merit, patience
         self.best: tuple[float, int, Floats] | None = None
 
@@ -166,8 +44,86 @@ class _Watch:
             self.best = value, step.iteration, step.theta.copy()
         return step.iteration - self.best[1] >= self.patience
 
-    def best_of(self, result: Result) -> tuple[Floats, int]:
+    def best_of(self, found: Minimum) -> tuple[Floats, int]:
         """The weights to keep and their iteration."""
         if self.best is None:
-            return result.theta, result.n_iter
+            return found.theta, found.n_iter
         return self.best[2], self.best[1]
+
+
+def watched(
+    lesson: Lesson,
+    settings: Any,
+    rng: np.random.RandomState,
+    merit: Callable[[Lesson], Merit],
+) -> tuple[Lesson, Watch]:
+    """The sequences to train on, and a watch over those that early stopping holds out.
+
+    ``settings`` has the parameters early_stopping, validation_fraction and patience; ``merit`` makes
+    what is watched of the sequences held out, the less the better.
+    """
+    if not settings.early_stopping:
+        return lesson, Watch()
+    train, rest = split(len(lesson.data), settings.validation_fraction, rng)
+    return lesson.part(train), Watch(merit(lesson.part(rest)), settings.patience)
+
+
+def split(n: int, fraction: float, rng: np.random.RandomState) -> tuple[Ints, Ints]:
+    """Sequences to train on and sequences held out."""
+    n_held = round(n * fraction)
+    if not 0 < n_held < n:
+        raise InputError(
+            f"validation_fraction={fraction} of {n} sequences leaves none to hold out or none to "
+            "train on"
+        )
+    order = rng.permutation(n)
+    return np.sort(order[n_held:]), np.sort(order[:n_held])
+
+
+@contextmanager
+def following(
+    n_iter: int,
+    *,
+    show: bool,
+    watch: Watch | None = None,
+    shown: Callable[[Step], str] = lambda step: f"objective {step.value:.6g}",
+) -> Iterator[Callback]:
+    """A callback that shows progress and asks the watch."""
+    with progress("training", n_iter, show=show) as report:
+
+        def callback(step: Step) -> bool:
+            report(step.iteration, shown(step))
+            return watch is not None and watch(step)
+
+        yield callback
+
+
+def descent_facts(
+    goal: Objective | None, found: Minimum, watch: Watch, remedy: str, *, stuck: str = STUCK
+) -> tuple[Floats, dict[str, Any]]:
+    """The weights to keep, and what is told of a descent: n_iter_, best_iter_, objective_, gap_.
+
+    Without convergence it warns. ``goal`` is None for solvers that minimise no `Objective`.
+    """
+    theta, best_iter = watch.best_of(found)
+    value, gap = found.value, found.gap
+    if goal is not None and found.gradient is not None:
+        gradient = found.gradient
+        if theta is not found.theta:
+            value, gradient = goal.value_and_grad(theta)
+            value += goal.l1 * float(np.abs(theta).sum())
+        gap = goal.gap(theta, gradient)
+    facts = {"n_iter_": found.n_iter, "best_iter_": best_iter}
+    facts |= {"objective_": value, "gap_": gap}
+    if not found.converged:
+        tell(found.n_iter, value, gap, stuck if found.stuck else remedy)
+    return theta, facts
+
+
+def tell(n_iter: int, value: float, gap: float, remedy: str) -> None:
+    """Warn that a descent did not converge, and say what to do."""
+    bound = f", at most {gap:.2g} above its optimum" if np.isfinite(gap) else ""
+    warn(
+        f"no convergence in {n_iter} iterations (objective {value:.6g}{bound}): {remedy}",
+        ConvergenceWarning,
+    )

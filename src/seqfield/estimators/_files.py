@@ -1,7 +1,7 @@
 """Estimators to model files and back.
 
-An estimator gives ``_state()`` (header, arrays) and ``_restore(header, arrays)``; labels,
-features, parameters and constraints are saved here for all of them.
+A fitted estimator is its parameters, its encoder and labels, what the scheme forbids, the function
+that it learned, its calibration, and a few numbers that tell of the fit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from seqfield._checks import number
 from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
-from seqfield.estimators._calibration import LIMIT
 from seqfield.features import ENCODERS, Encoder
+from seqfield.functions import FUNCTIONS, Shape
 from seqfield.kernels import Kernel, restore
 from seqfield.labels import LabelSet
 from seqfield.persist import (
+    Arrays,
     label_from_json,
     label_to_json,
     prefixed,
@@ -30,12 +31,31 @@ from seqfield.persist import (
     under,
     write_model,
 )
+from seqfield.predictions import Calibration
 
 if TYPE_CHECKING:
     from seqfield.estimators._base import SequenceEstimator
 
 #: estimators by name, for loading; a name that is not here is not loaded
 REGISTRY: dict[str, type[SequenceEstimator]] = {}
+#: numbers that a fit may leave, and model files keep
+FACTS = (
+    "C_",
+    "best_iter_",
+    "bound_",
+    "c2_",
+    "effective_sample_size_",
+    "eta_",
+    "gap_",
+    "log_evidence_",
+    "log_evidence_error_",
+    "n_chosen_",
+    "n_evaluations_",
+    "n_iter_",
+    "n_tokens_",
+    "objective_",
+    "r_hat_",
+)
 
 
 @dataclass(frozen=True)
@@ -55,26 +75,24 @@ def register(cls: type[Any]) -> type[Any]:
 
 def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator."""
-    own, arrays = model._state()
     encoder: Encoder = model.features_
     features, feature_arrays = encoder.state()
+    function, arrays = model.function_.state()
     header = {
         "library": _version(),
         "class": type(model).__name__,
         "params": {k: _given(model, k, v) for k, v in model.get_params(deep=False).items()},
-        "labels": [label_to_json(name) for name in model._labels.names],
+        "labels": [label_to_json(name) for name in model.labels_.names],
         "n_features": model.n_features_in_,
         "notes": model.notes_,
-        "temperature": model.temperature_,
-        "offsets": None if model.offsets_ is None else model.offsets_.tolist(),
-        "slopes": None if model.slopes_ is None else model.slopes_.tolist(),
+        "calibration": None if model.calibration_ is None else model.calibration_.state(),
         "features": {"class": type(encoder).__name__, **features},
-        "model": own,
+        "function": {"class": type(model.function_).__name__, **function},
+        "facts": {name: _number(value) for name, value in _facts(model).items()},
     }
-    arrays = prefixed("model", arrays) | prefixed("features", feature_arrays)
-    if model._constraint is not None:
-        c = model._constraint
-        for name, part in (("start", c.start), ("pairs", c.pairs), ("end", c.end)):
+    arrays = prefixed("function", arrays) | prefixed("features", feature_arrays)
+    if model.constraint_ is not None:
+        for name, part in vars(model.constraint_).items():
             arrays[f"allowed/{name}"] = (part == 0.0).astype(np.uint8)
     write_model(path, header, arrays)
 
@@ -83,27 +101,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
     """Read a model file; anything wrong with it is a `ModelFileError`."""
     header, arrays = read_model(path)
     try:
-        name = header["class"]
-        if name not in REGISTRY:
-            raise InputError(f"unknown kind of model {name!r}")
-        params = {k: _param_from_json(v) for k, v in header["params"].items()}
-        model = REGISTRY[name](**params)
-        model._labels = LabelSet(label_from_json(v) for v in header["labels"])
-        model.classes_ = model._labels.array
-        model.n_features_in_ = int(header["n_features"])
-        model.notes_ = dict(header["notes"])
-        model.temperature_ = _temperature(header.get("temperature"))
-        model.offsets_ = _by_label("offset", header.get("offsets"), len(model._labels))
-        model.slopes_ = _by_label("slope", header.get("slopes"), len(model._labels), low=0.0)
-        features = header["features"]
-        encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
-        if encoder.sizes()[0] != model.n_features_in_:
-            raise InputError("wrong number of features")
-        model.features_ = encoder
-        model._constraint = _constraint(under("allowed", arrays), len(model._labels))
-        model._restore(header["model"], under("model", arrays))
-        if params.get("kernel") is not None:
-            model.kernel = _with_fitted(model.kernel, model.kernel_)
+        return _restored(header, arrays)
     except (
         SeqfieldError,
         KeyError,
@@ -116,23 +114,56 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         MemoryError,
     ) as error:
         raise ModelFileError(f"{os.fspath(path)}: damaged: {error}") from error
+
+
+def _restored(header: dict[str, Any], arrays: Arrays) -> SequenceEstimator:
+    name = header["class"]
+    if name not in REGISTRY:
+        raise InputError(f"unknown kind of model {name!r}")
+    params = {k: _param_from_json(v) for k, v in header["params"].items()}
+    model = REGISTRY[name](**params)
+    labels = LabelSet(label_from_json(v) for v in header["labels"])
+    shape = Shape(len(labels), int(header["n_features"]))
+    model.labels_, model.classes_, model.n_features_in_ = labels, labels.array, shape.n_features
+    model.notes_ = dict(header["notes"])
+    model.calibration_ = None
+    if header["calibration"] is not None:
+        model.calibration_ = Calibration.restore(header["calibration"], len(labels))
+    features = header["features"]
+    encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
+    if encoder.sizes()[0] != shape.n_features:
+        raise InputError("wrong number of features")
+    model.features_ = encoder
+    model.constraint_ = _constraint(under("allowed", arrays), len(labels))
+    function = header["function"]
+    kind = FUNCTIONS[function["class"]]
+    if kind not in model.learns:
+        raise InputError(f"{name} does not learn a {function['class']}")
+    model.function_ = kind.restore(function, under("function", arrays), shape)
+    for fact, value in header["facts"].items():
+        if fact not in FACTS:
+            raise InputError(f"unknown number {fact!r}")
+        setattr(model, fact, _restored_number(fact, value))
+    if params.get("kernel") is not None:
+        model.kernel = _with_fitted(model.kernel, model.kernel_)
     return model
 
 
-def _temperature(value: Any) -> float | None:
-    return None if value is None else number("temperature", value, low=np.exp(-LIMIT) / 2)
+def _facts(model: SequenceEstimator) -> dict[str, float]:
+    return {name: vars(model)[name] for name in FACTS if name in vars(model)}
 
 
-def _by_label(name: str, values: Any, s: int, low: float = -np.inf) -> np.ndarray | None:
-    if values is None:
-        return None
-    numbers = np.array([number(name, value, low=low) for value in values], np.float64)
-    if numbers.shape != (s,):
-        raise InputError(f"wrong number of {name}s")
-    return numbers
+def _number(value: float) -> Any:
+    """A number for JSON, which has no word for those that are not finite."""
+    plain = int(value) if isinstance(value, int | np.integer) else float(value)
+    return plain if np.isfinite(plain) else str(plain)
 
 
-def _constraint(arrays: dict[str, np.ndarray], s: int) -> Constraint | None:
+def _restored_number(name: str, value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf", "nan") else number(name, value)
+
+
+def _constraint(arrays: Arrays, s: int) -> Constraint | None:
     if not arrays:
         return None
     parts = [arrays[name].astype(bool) for name in ("start", "pairs", "end")]
@@ -146,7 +177,7 @@ def _given(model: SequenceEstimator, name: str, value: Any) -> Any:
     if callable(value) and not isinstance(value, Encoder | Kernel):
         plain = inspect.signature(type(model)).parameters[name].default
         raise ModelFileError(
-            f"{name} is a function, which model files cannot hold: "
+            f"{name} is a function or an object of your own, which model files cannot hold: "
             f"set_params({name}={plain!r}) keeps what was fitted, and predictions are the same"
         )
     return _param_to_json(value)

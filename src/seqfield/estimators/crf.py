@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+import numpy as np
 
-from seqfield._checks import choice, number
-from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.architectures.linear import Linear
+from seqfield.errors import CapabilityError
+from seqfield.estimators._base import Fit
+from seqfield.estimators._descent import Floats, descent_facts, following, watched
 from seqfield.estimators._files import register
+from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._linear import LinearEstimator
+from seqfield.estimators._params import parameters, real, whole, word
+from seqfield.functions import Learned, LinearFunction
 from seqfield.losses._base import Loss
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
@@ -17,7 +20,7 @@ from seqfield.losses.marginal import MarginalLoss
 from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.solvers._base import Solver, Step
 from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.owlqn import OWLQN
 from seqfield.solvers.restarts import Restarts
@@ -25,54 +28,19 @@ from seqfield.solvers.sgd import SGD
 
 
 @register
+@parameters
 class CRF(LinearEstimator):
     """Linear-chain conditional random field over explicit features.
 
     Minimises sum_i w_i loss(y_i, x_i) + c1 |theta|_1 + c2 / 2 |theta|^2.
 
-    Parameters
-    ----------
-    features : a feature encoder such as `Template`, a path of a CRF++ template, or None to choose
-        by the form of X: numbers are taken as they are, dicts and lists of strings are attributes,
-        strings and token rows (tuples) get word and spelling features in a window
-    loss : "log" for -log p(y | x);
-        "softmax_margin": the same with ``cost`` added to the score of each wrong label while
-        training; it lowers the error, and ``calibrate=True`` gives the probabilities back;
-        "marginal": the mean over a sequence's tokens of -log p(y_t | x), which aims at single
-        labels; not convex, so it starts from the log loss's optimum;
-        "exp": log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), the loss of boosting
-    cost : the cost of "softmax_margin"
-    length_weight : pi of "exp", at most 1: a sequence of length l weighs pi^l
-    n_restarts : how often "marginal" may start again near the best point, as long as it improves
-    c1, c2 : weights of the L1 and the L2 penalty (CRFsuite's ``c2`` is half of this one). "auto"
-        is 1, or what compares with it where the loss is on another scale: 1 / mean length for
-        "marginal" and 1 / number of sequences for "exp"
-    solver : "lbfgs", "owlqn" (for c1 > 0), "sgd", or "auto": L-BFGS or OWL-QN by c1
-    observed_only : give weights only to (feature, label) and (label, label) pairs that occur in
-        training; False gives all of them a weight
-    transitions : False leaves transition weights out, as a template without a B line does
-    scheme : None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or
-        the allowed transitions as pairs (from, to), None standing for start or end
-    on_violation : "raise" if training labels break the scheme, or "repair" them
-    classes : all labels, if training data may lack some
-    missing_label : a label that means "not known", besides None
-    max_iter : iterations (default 500) or epochs of "sgd" (default 20)
-    tol : relative tolerance of the objective at which to stop
-    warm_start : start from the weights, labels and features of the last fit
-    early_stopping : hold out ``validation_fraction`` of the sequences, keep the weights that are
-        best on them and stop after ``patience`` iterations without gain
-    calibrate : also fit one temperature of the scores on held-out folds (three more fits);
-        "platt" adds an offset for each label, which may change the labels too
-    random_state : seed for held-out choices, restarts and the shuffling of "sgd"
-    n_jobs : threads, -1 for all cores; results are bit-identical for every number
-    verbose : True shows progress on standard error
-
     Attributes
     ----------
     classes_ : labels in column order
     features_ : the fitted feature encoder
+    function_ : what was learned
     theta_ : all weights; transitions_ : (S, S) transition scores
-    n_iter_ : iterations done
+    n_iter_ : iterations done; best_iter_ : the iteration whose weights are kept
     objective_ : final value
     gap_ : proven bound on objective_ minus the optimum (infinite if c2 is 0)
 
@@ -86,102 +54,126 @@ class CRF(LinearEstimator):
     (2, 3)
     """
 
-    loss: str
-    cost: float
-    length_weight: float
-    n_restarts: int
-    c1: float
-    c2: float | str
-    solver: str
-    max_iter: int | None
-    tol: float
+    loss: str | Loss = word(
+        "log",
+        '"log" is -log p(y | x). "softmax_margin" is the same with ``cost`` added to the score of '
+        "each wrong label while training; it lowers the error, and calibrate=True gives the "
+        'probabilities back. "marginal" is the mean over the tokens of a sequence of '
+        "-log p(y_t | x), which aims at single labels; it is not convex, so it starts from the "
+        'optimum of the log loss. "exp" is log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), the loss of '
+        "boosting",
+        ("log", "softmax_margin", "marginal", "exp"),
+        accepts=(Loss,),
+    )
+    cost: float = real(1.0, 'the cost of a wrong label in "softmax_margin"', low=0)
+    length_weight: float = real(
+        1.0, 'pi of "exp": a sequence of length l weighs pi^l', low=1e-100, high=1
+    )
+    n_restarts: int = whole(
+        1, 'how often "marginal" may start again near the best point while it improves', low=0
+    )
+    c1: float = real(0.0, "weight of the L1 penalty; above 0 most weights become zero", low=0)
+    c2: float | str = real(
+        "auto",
+        'weight of the L2 penalty (the c2 of CRFsuite is half of this one). "auto" is 1, or what '
+        'compares with it on the scale of another loss: 1 / mean length for "marginal" and '
+        '1 / number of sequences for "exp"',
+        low=0,
+        words=("auto",),
+    )
+    solver: str | Solver = word(
+        "auto",
+        'how the minimum is found: "lbfgs", "owlqn" (for c1 > 0), "sgd" (for large data), or "auto": '
+        "L-BFGS or OWL-QN by c1",
+        ("auto", "lbfgs", "owlqn", "sgd"),
+        accepts=(Solver,),
+    )
+    max_iter: int | None = whole(
+        None,
+        'most iterations, None for 500; of "sgd" epochs, None for 20',
+        low=1,
+        words=(None,),
+    )
+    tol: float = real(1e-5, "relative tolerance of the objective at which to stop", low=0)
 
-    def __init__(
+    def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
+        architecture, loss = self._architecture(lesson, start), self._loss()
+        prior = ElasticNet(self.c1, self._c2(lesson.data))
+        solver = self._solver(len(lesson.data))
+        train, watch = watched(
+            lesson, self, self._random(), lambda held: self._goal(held, architecture, loss).value
+        )
+        goal = self._goal(train, architecture, loss, prior)
+        theta = np.zeros(architecture.n_parameters)
+        theta = start.theta if isinstance(start, LinearFunction) else theta
+        theta = self._begin(goal, theta)
+        if theta.any():  # what is there already may be the best on held-out data
+            watch(Step(0, theta, float("nan")))
+        with following(solver.max_iter or 1, show=lesson.show, watch=watch) as callback:
+            found = solver.minimise(goal, theta, callback)
+        remedy = "raise max_iter, or the penalty or tol"
+        theta, facts = descent_facts(goal, found, watch, remedy)
+        return Fit(LinearFunction(architecture, theta), facts)
+
+    def _goal(
         self,
-        features: Any = None,
-        *,
-        loss: Literal["log", "softmax_margin", "marginal", "exp"] = "log",
-        cost: float = 1.0,
-        length_weight: float = 1.0,
-        n_restarts: int = 1,
-        c1: float = 0.0,
-        c2: float | Literal["auto"] = "auto",
-        solver: Literal["auto", "lbfgs", "owlqn", "sgd"] = "auto",
-        observed_only: bool = True,
-        transitions: bool = True,
-        scheme: Any = None,
-        on_violation: Literal["raise", "repair"] = "raise",
-        classes: Any = None,
-        missing_label: Any = None,
-        max_iter: int | None = None,
-        tol: float = 1e-5,
-        warm_start: bool = False,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
-        random_state: Any = None,
-        n_jobs: int | None = -1,
-        verbose: bool | int = False,
-    ) -> None:
-        self._store(locals())
+        lesson: Lesson,
+        architecture: Linear,
+        loss: Loss,
+        prior: ElasticNet = ElasticNet(0.0, 0.0),
+    ) -> Objective:
+        return lesson.objective(architecture, loss, prior, self.n_jobs)
 
-    def _recipe(self, data: Sequences) -> Recipe:
-        prior, loss = ElasticNet(self.c1, self._c2(data)), self._loss()
-        return Recipe(self._optimiser(len(data)), loss, prior)
+    def optimum(self, lesson: Lesson) -> tuple[Objective, Floats]:
+        """The objective over a lesson, which the fit minimised, and the weights it ended at."""
+        prior = ElasticNet(self.c1, self._c2(lesson.data))
+        function = self._weights()
+        return self._goal(lesson, function.architecture, self._loss(), prior), function.theta
 
     def _c2(self, data: Sequences) -> float:
         """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""
         if self.c2 != "auto":
-            return float(number("c2", self.c2, low=0))
+            return float(self.c2)
         # a sum over tokens becomes a sum of means over tokens, or one mean over sequences
-        scale = {"marginal": data.n_tokens / len(data), "exp": len(data)}
-        return 1.0 / scale.get(self.loss, 1.0)
+        if self.loss == "marginal":
+            return 1.0 / (data.n_tokens / len(data))
+        return 1.0 / len(data) if self.loss == "exp" else 1.0
 
-    def _merit(self, held: Objective) -> Callable[[Floats], float]:
-        return held.value
-
-    def _start(self, goal: Objective, theta: Floats) -> Floats:
+    def _begin(self, goal: Objective, theta: Floats) -> Floats:
+        """Where to start, given the weights that are there (zeros at first)."""
         if self.loss != "marginal" or theta.any():
             return theta
         # the log loss is convex and its optimum a good place to start; in a sum over tokens each
         # of them weighs one, here 1 / l, so the penalty is scaled by the mean length
         penalty = ElasticNet(*(goal.mean_length * c for c in (goal.prior.c1, goal.prior.c2)))
         like = goal.with_loss(LogLoss(), penalty)
-        first: Result = self._optimiser(goal.n_sequences, plain=True).minimise(like, theta)
-        return first.theta
+        return self._solver(goal.n_sequences, plain=True).minimise(like, theta).theta
 
     def _loss(self) -> Loss:
-        if self.loss == "log":
-            return LogLoss()
-        if self.loss == "softmax_margin":
-            return LogLoss(number("cost", self.cost, low=0))
-        if self.loss == "marginal":
-            return MarginalLoss()
-        if self.loss == "exp":
-            return ExponentialLoss(self.length_weight)
-        raise InputError(
-            f"loss must be 'log', 'softmax_margin', 'marginal' or 'exp', got {self.loss!r}"
-        )
+        if isinstance(self.loss, Loss):
+            return self.loss
+        return {
+            "log": LogLoss(),
+            "softmax_margin": LogLoss(self.cost),
+            "marginal": MarginalLoss(),
+            "exp": ExponentialLoss(self.length_weight),
+        }[self.loss]
 
-    def _optimiser(self, n: int, plain: bool = False) -> LBFGS | OWLQN | SGD | Restarts:
-        choice("solver", self.solver, ("auto", "lbfgs", "owlqn", "sgd"))
+    def _solver(self, n: int, plain: bool = False) -> Solver:
+        if isinstance(self.solver, Solver):
+            return self.solver
         if self.c1 > 0 and self.solver not in ("auto", "owlqn"):
             raise CapabilityError(
                 f"solver {self.solver!r} cannot handle the L1 penalty c1={self.c1}: use 'owlqn'"
             )
-        most = 20 if self.solver == "sgd" else 500
-        if self.max_iter is not None:
-            most = number("max_iter", self.max_iter, low=1, whole=True)
-        number("tol", self.tol, low=0)
+        most = self.max_iter or (20 if self.solver == "sgd" else 500)
         if self.solver == "sgd":
             # small data need small batches, or an epoch has too few steps
-            size, seed = max(1, min(32, n // 100)), int(self._random().randint(2**31 - 1))
-            return SGD(max_iter=most, batch_size=size, seed=seed)
+            size = max(1, min(32, n // 100))
+            return SGD(max_iter=most, batch_size=size, seed=self._seed())
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
         descent = kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
-        times = number("n_restarts", self.n_restarts, low=0, whole=True)
         if plain or self.loss != "marginal":
             return descent
-        return Restarts(descent, times, seed=int(self._random().randint(2**31 - 1)))
+        return Restarts(descent, self.n_restarts, seed=self._seed())

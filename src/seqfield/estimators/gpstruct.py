@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
-from seqfield._checks import number, score_size
+from seqfield._checks import score_size
 from seqfield._warn import warn
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._base import Fit
+from seqfield.estimators._descent import following
 from seqfield.estimators._device import GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import register
-from seqfield.estimators._sampled import SampledEstimator
-from seqfield.kernels.covariance import Root
+from seqfield.estimators._kernel import (
+    eta_of,
+    eta_param,
+    transitions_param,
+    KernelEstimator,
+    fitted_kernels,
+    grams_of,
+    inducing_param,
+    n_inducing_param,
+    some_sequences,
+    told_part,
+)
+from seqfield.estimators._lesson import Floats, Lesson
+from seqfield.estimators._params import flag, parameters, real, whole, word
+from seqfield.functions import DrawnFunction, Learned
+from seqfield.kernels import Kernel
 from seqfield.kernels.tokens import Tokens
-from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
-from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import WhitenedProblem
 from seqfield.posteriors.kernel_slice import sample_kernel
+from seqfield.priors import ElasticNet
 from seqfield.samplers._base import Draws, Plan
 from seqfield.samplers.elliptical_slice import EllipticalSlice
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
-from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
 
-CHOICES = {
-    "sampler": ("ess", "hmc", "nuts"),
-    "landmarks": ("pivoted", "random"),
-    "engine": ("numba", "jax"),
-}
 #: steps of each chain if nothing is said
 STEPS = {"ess": 5000, "hmc": 200, "nuts": 200}
-#: counts of a fit that model files keep
-COUNTS = ("n_iter_", "n_evaluations_")
 #: chains that a warning names at most
 NAMED = 5
 #: chains that disagree by more than this have not settled
@@ -44,31 +50,14 @@ SETTLED = 1.1
 
 
 @register
-class GPStruct(SampledEstimator):
+@parameters
+class GPStruct(KernelEstimator):
     """Gaussian-process chain model, its posterior sampled (Bratieres, Quadrianto, Ghahramani 2015).
 
     The scores of each label are a Gaussian process over tokens with the given kernel, those of
     transitions independent with variance ``eta``: the model of `GPSC`, but p(y | x) is averaged
-    over draws from the posterior, at new tokens with what these leave open.
-
-    Parameters
-    ----------
-    kernel, features : as in `GPSC`
-    n_steps : steps of each chain; by default 5000 for "ess", 200 for the others
-    sampler : "hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which
-        take gradients; "ess" (elliptical slice sampling), which needs none and takes far more steps
-    burn_in : the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it;
-        if it has fewer than 20 steps the others come before it, uncounted
-    n_chains : independent chains, from draws of the prior
-    n_samples : draws that are kept of all chains, evenly spread
-    sample_kernel : before, slice sample the kernel's parameters (log-normal priors about their
-        values) with the scores, on random sequences of at most ``evidence_tokens`` tokens in all;
-        the mean of their logarithms is used from there on
-    eta, transitions : as in `GPSC`
-    n_landmarks, landmarks, gram_budget : as in `GPSC`
-    engine : "numba", or "jax" to run the chains of "ess" on JAX's device, where a hundred take
-        little longer than one
-    scheme, on_violation, classes, missing_label, random_state, n_jobs, verbose : as in `CRF`
+    over draws from the posterior. At new tokens the average also covers what the drawn functions
+    leave open there.
 
     Attributes
     ----------
@@ -77,11 +66,12 @@ class GPStruct(SampledEstimator):
         worse, over all steps after burn-in: r_hat_ is about 1 once the chains agree, and infinite
         if one of them never moved
     log_likelihoods_ : (n_chains, steps) of the training labels after burn-in, not in model files
+    objective_ : minus their mean
     n_iter_ : steps of all chains; n_evaluations_ : evaluations of the likelihood, or of its
         gradient
     n_samples_ : draws that are kept; transitions_ : (S, S) their mean transition scores
     kernel_, n_tokens_, n_kept_ : as in `GPSC`; kernel_samples_ : (rounds, parameters) logarithms
-        (sample_kernel=True, not in model files)
+        (learn_kernel=True, not in model files)
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -90,140 +80,150 @@ class GPStruct(SampledEstimator):
     True
     """
 
-    n_steps: int | None
-    sampler: str
-    burn_in: float
-    n_chains: int
-    sample_kernel: bool
-    evidence_tokens: int
-    engine: str
-    gram_dtype = "float64"
-    _basis: Root
+    learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
+    n_steps: int | None = whole(
+        None,
+        'steps of each chain; None is 5000 for "ess", 200 for the others',
+        low=4,
+        words=(None,),
+        kw_only=False,
+    )
+    sampler: str = word(
+        "hmc",
+        '"hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which take '
+        'gradients; "ess" (elliptical slice sampling), which needs none and takes far more steps',
+        ("hmc", "nuts", "ess"),
+    )
+    burn_in: float = real(
+        0.5,
+        'the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it. If it '
+        "has fewer than 20 steps, these come before it, uncounted",
+        low=0,
+        high=0.99,
+    )
+    n_chains: int = whole(4, "independent chains, from draws of the prior", low=1)
+    n_samples: int = whole(100, "draws that are kept of all chains, evenly spread", low=1)
+    learn_kernel: bool = flag(
+        False,
+        "before, slice sample the kernel's parameters (log-normal priors about their values) with "
+        "the scores, on random sequences of at most evidence_tokens tokens in all; the mean of "
+        "their logarithms is used from there on",
+    )
+    evidence_tokens: int = whole(1500, "tokens on which kernel parameters are sampled", low=1)
+    eta: float = eta_param()
+    transitions: bool = transitions_param()
+    n_inducing: int | None = n_inducing_param()
+    inducing: str = inducing_param()
+    engine: str = word(
+        "numba",
+        '"jax" runs the chains of "ess" on JAX\'s device, where a hundred take little longer than '
+        "one",
+        ("numba", "jax"),
+    )
 
-    def __init__(
-        self,
-        kernel: Any = None,
-        n_steps: int | None = None,
-        *,
-        features: Any = None,
-        sampler: Literal["hmc", "nuts", "ess"] = "hmc",
-        burn_in: float = 0.5,
-        n_chains: int = 4,
-        n_samples: int = 100,
-        sample_kernel: bool = False,
-        evidence_tokens: int = 1500,
-        eta: float = 1.0,
-        transitions: bool = True,
-        n_landmarks: int | None = None,
-        landmarks: Literal["pivoted", "random"] = "pivoted",
-        gram_budget: float = 6.0,
-        engine: Literal["numba", "jax"] = "numba",
-        scheme: Any = None,
-        on_violation: Literal["raise", "repair"] = "raise",
-        classes: Any = None,
-        missing_label: Any = None,
-        random_state: Any = None,
-        n_jobs: int | None = -1,
-        verbose: bool | int = False,
-    ) -> None:
-        self._store(locals())
-
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        self._check_choices(CHOICES)
+    def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         if self.engine == "jax":
             GPSTRUCT_ON_DEVICE.check(self)
-        self._plan()
-        self.__dict__.pop("kernel_samples_", None)
-        super()._fit(data, targets, weights)
+        (kernel,) = fitted_kernels(self.kernel, lesson)
+        lesson = told_part(lesson, type(self).__name__)
+        tokens, eta, s = Tokens.of(lesson.data), eta_of(self, lesson), lesson.n_labels
+        score_size(float(np.sqrt(max(kernel.diagonal(tokens.x).max(), eta))))
+        facts: dict[str, Any] = {"n_tokens_": int(tokens.x.shape[0])}
+        if self.learn_kernel:
+            facts["kernel_samples_"] = found = self._kernel_samples(kernel, lesson, eta)
+            kernel = kernel.with_log_parameters(found[len(found) // 2 :].mean(axis=0))
+        basis = grams_of(self, self._seed()).root(kernel, tokens.x)
+        rooted = Rooted(s, basis.root, eta)
+        draws = self._draw(rooted, lesson._replace(data=tokens.numbered()))
+        facts |= self._told(draws)
+        function = DrawnFunction.of(
+            basis,
+            np.vstack([draws.mean, draws.theta]),
+            s,
+            root_eta=rooted.root_eta,
+            seed=self._seed(),
+        )
+        return Fit(function, facts)
 
-    def _plan(self) -> Plan:
-        steps = STEPS[self.sampler] if self.n_steps is None else self.n_steps
-        return Plan.of(steps, self.burn_in, self.n_chains, self.n_samples)
-
-    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        numbered = super()._prepare(data, targets, weights)
-        prior = self._kernels[0].diagonal(self._tokens.x)
-        score_size(float(np.sqrt(max(prior.max(), self._given_eta()))))
-        if self.sample_kernel:
-            self._learn_kernel(data, targets, weights)
-        self._basis = self._root(self._kernels[0])
-        self._architecture = Rooted(len(self._labels), self._basis.root, self._given_eta())
-        return numbered
-
-    def _learn_kernel(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        kernel = self._kernels[0]
+    def _kernel_samples(self, kernel: Kernel, lesson: Lesson, eta: float) -> Floats:
         if not len(kernel.log_parameters):
             raise InputError(
-                f"sample_kernel=True: {kernel!r} has no parameters to sample; 1.0 * kernel has a "
+                f"learn_kernel=True: {kernel!r} has no parameters to sample; 1.0 * kernel has a "
                 "scale"
             )
-        some = self._some_sequences(
-            data, number("evidence_tokens", self.evidence_tokens, low=1, whole=True)
-        )
-        tokens = Tokens.of(data[some])
-        found = sample_kernel(
+        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, self._random()))
+        tokens = Tokens.of(some.data)
+        return sample_kernel(
             kernel,
             tokens.x,
             tokens.numbered(),
-            targets[some],
-            weights[some],
-            constraint=self._constraint,
-            eta=self._given_eta(),
-            n_labels=len(self._labels),
-            rng=np.random.default_rng(self._random().randint(2**31 - 1)),
-            show=bool(self.verbose),
+            some.targets,
+            some.weights,
+            constraint=lesson.constraint,
+            eta=eta,
+            n_labels=lesson.n_labels,
+            rng=np.random.default_rng(self._seed()),
+            show=lesson.show,
         )
-        self.kernel_samples_ = found
-        settled = found[len(found) // 2 :].mean(axis=0)
-        self._kernels = [kernel.with_log_parameters(settled)]
 
-    def _recipe(self, data: Sequences) -> Recipe:
-        plan, seed = self._plan(), int(self._random().randint(2**31 - 1))
-        if self.sampler == "hmc":
-            return Recipe(Hamiltonian(plan, seed), LogLoss())
-        if self.engine == "jax":
-            from seqfield.samplers.device_slice import DeviceSlice
-
-            return Recipe(DeviceSlice(plan, seed), LogLoss())
-        kind = EllipticalSlice if self.sampler == "ess" else NoUTurn
-        return Recipe(kind(plan, seed, self.n_jobs), LogLoss())
-
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        draws: Draws = result.trace[0]
-        self.effective_sample_size_, self.r_hat_ = draws.effective_sample_size, draws.r_hat
-        self.log_likelihoods_ = draws.watched[:, :, 0]
-        self.n_evaluations_ = draws.n_evaluations
-        if not self.r_hat_ <= SETTLED:  # of too few steps it is not a number
-            warn(
-                f"no convergence: {self._unsettled(draws.still)}",
-                ConvergenceWarning,
+    def _draw(self, rooted: Rooted, lesson: Lesson) -> Draws:
+        """Draws from the posterior of whitened functions."""
+        steps = STEPS[self.sampler] if self.n_steps is None else self.n_steps
+        plan = Plan.of(steps, self.burn_in, self.n_chains, self.n_samples)
+        seed = self._seed()
+        with following(plan.n_steps * plan.n_chains, show=lesson.show) as callback:
+            if self.sampler != "ess":
+                kind = Hamiltonian if self.sampler == "hmc" else NoUTurn
+                more = {} if self.sampler == "hmc" else {"n_jobs": self.n_jobs}
+                flat = ElasticNet(0.0, 0.0)
+                goal = lesson.objective(rooted, LogLoss(), flat, self.n_jobs)
+                return kind(plan, seed, **more).sample(goal, callback)
+            problem = WhitenedProblem.of(
+                rooted,
+                lesson.data,
+                lesson.targets,
+                lesson.weights,
+                lesson.constraint,
+                self.n_jobs,
             )
-        self._keep_posterior(self._basis, theta, draws.theta, self._architecture.root_eta)
-        del self.theta_, self._architecture, self._basis, self._tokens
+            if self.engine == "jax":
+                from seqfield.samplers.device_slice import DeviceSlice
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        header, arrays = super()._state()
-        counts = {name: int(getattr(self, name)) for name in COUNTS if hasattr(self, name)}
-        return header | {"counts": counts}, arrays
+                return DeviceSlice(plan, seed).sample(problem, callback)
+            return EllipticalSlice(plan, seed, self.n_jobs).sample(problem, callback)
 
-    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        super()._restore(header, arrays)
-        # files of older versions have none
-        for name, value in header.get("counts", {}).items():
-            if name not in COUNTS:
-                raise InputError(f"unknown count {name!r}")
-            setattr(self, name, number(name, value, low=0, whole=True))
+    def _told(self, draws: Draws) -> dict[str, Any]:
+        """What is told of the chains; a warning if they have not settled."""
+        r_hat = draws.r_hat
+        if not r_hat <= SETTLED:  # of too few steps it is not a number
+            what = _unsettled(draws, self.sampler)
+            warn(f"no convergence: {what}", ConvergenceWarning)
+        return {
+            "n_iter_": draws.n_iter,
+            "n_evaluations_": draws.n_evaluations,
+            "objective_": -draws.log_likelihood,
+            "effective_sample_size_": draws.effective_sample_size,
+            "r_hat_": r_hat,
+            "log_likelihoods_": draws.watched[:, :, 0],
+        }
 
-    def _unsettled(self, still: list[int]) -> str:
-        """What is wrong with the chains, of which some never moved, and what to do."""
-        if still and not np.isnan(self.r_hat_):
-            return _standing(still, self.log_likelihoods_.shape, self.sampler)
-        what = f"the chains disagree (R-hat {self.r_hat_:.2f})"
-        if np.isnan(self.r_hat_):
-            what = "too few steps to tell whether the chains agree"
-        other = ", or use sampler='hmc'" if self.sampler == "ess" else ""
-        return f"{what}: raise n_steps{other}"
+    @property
+    def n_samples_(self) -> int:
+        """Posterior draws that predictions are averaged over."""
+        check_is_fitted(self, "function_")
+        return self.function_.n_draws
+
+
+def _unsettled(draws: Draws, sampler: str) -> str:
+    """What is wrong with the chains, of which some may never have moved, and what to do."""
+    still, r_hat = draws.still, draws.r_hat
+    if still and not np.isnan(r_hat):
+        return _standing(still, draws.watched.shape, sampler)
+    what = f"the chains disagree (R-hat {r_hat:.2f})"
+    if np.isnan(r_hat):
+        what = "too few steps to tell whether the chains agree"
+    other = ", or use sampler='hmc'" if sampler == "ess" else ""
+    return f"{what}: raise n_steps{other}"
 
 
 def _standing(still: list[int], shape: tuple[int, ...], sampler: str) -> str:

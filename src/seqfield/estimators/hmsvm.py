@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from seqfield._checks import number
-from seqfield.errors import InputError
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.estimators._base import Fit
+from seqfield.estimators._descent import Watch, descent_facts, following
+from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import KernelEstimator
-from seqfield.estimators._support import Support
-from seqfield.labels import Targets
-from seqfield.objectives.objective import Objective
-from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.estimators._kernel import (
+    eta_of,
+    eta_param,
+    transitions_param,
+    KernelEstimator,
+    explicit_param,
+    fitted_kernels,
+    gram_dtype_param,
+    grams_of,
+    inducing_param,
+    n_inducing_param,
+    told_part,
+)
+from seqfield.estimators._lesson import Lesson
+from seqfield.estimators._params import parameters, real, whole, word
+from seqfield.functions import Learned
 from seqfield.solvers.margin import MARGINS, SLACKS, MaxMargin
-
-CHOICES = {
-    "slack": tuple(SLACKS),
-    "margin": tuple(MARGINS),
-    "landmarks": ("pivoted", "random"),
-}
+from seqfield.solvers.support import Support
 
 
 @register
+@parameters
 class HMSVM(KernelEstimator):
     """Hidden Markov support vector machine: the known labelling shall win with a margin.
 
@@ -34,22 +40,9 @@ class HMSVM(KernelEstimator):
                         >= h - slack_i     (margin="hamming", a max-margin Markov network)
                         >= 1 - slack_i / h (margin="slack")
 
-    Its scores are not probabilities: ``calibrate=True`` adds some.
-
-    Parameters
-    ----------
-    kernel, features : as in `GPSC`
-    C : weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens
-    slack : "l1": one a sequence; "l2": its square; "hard": none, for data that can be separated;
-        "labelling": one for every labelling of every sequence, for short sequences and few labels
-    margin : what the known labelling shall win by; "slack" decodes in O(l^2 S^2)
-    eta, transitions, explicit, n_landmarks, landmarks, gram_budget, gram_dtype : as in `GPSC`;
-        where the gram matrix exceeds the budget, the rows that are needed are kept as far as it
-        goes
-    scheme, on_violation, classes, missing_label, calibrate, random_state, n_jobs, verbose : as in
-        `CRF`. A sequence falls apart where labels are missing: the parts with labels are learned
-    max_iter : passes over the data
-    tol : stop when the gap is at most this share of the objective
+    Its scores are not probabilities: ``calibrate=True`` adds some. A sequence falls apart where
+    labels are missing: the parts with labels are learned. Where the gram matrix exceeds the budget,
+    the rows that are needed are kept as far as it goes.
 
     Attributes
     ----------
@@ -73,86 +66,69 @@ class HMSVM(KernelEstimator):
     True
     """
 
-    C: float | None
-    slack: str
-    margin: str
-    max_iter: int
-    tol: float
-    _gold: Targets
-
-    def __init__(
-        self,
-        kernel: Any = None,
-        C: float | None = None,
-        *,
-        features: Any = None,
-        slack: Literal["l1", "l2", "labelling", "hard"] = "l1",
-        margin: Literal["unit", "hamming", "slack"] = "hamming",
-        eta: float = 1.0,
-        transitions: bool = True,
-        explicit: bool | Literal["auto"] = "auto",
-        n_landmarks: int | None = None,
-        landmarks: Literal["pivoted", "random"] = "pivoted",
-        gram_budget: float = 6.0,
-        gram_dtype: Literal["float64", "float32"] = "float64",
-        scheme: Any = None,
-        on_violation: Literal["raise", "repair"] = "raise",
-        classes: Any = None,
-        missing_label: Any = None,
-        max_iter: int = 500,
-        tol: float = 0.01,
-        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
-        random_state: Any = None,
-        n_jobs: int | None = -1,
-        verbose: bool | int = False,
-    ) -> None:
-        self._store(locals())
+    C: float | None = real(
+        None,
+        "weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens",
+        above=0,
+        words=(None,),
+        kw_only=False,
+    )
+    slack: str = word(
+        "l1",
+        '"l1": one for each sequence; "l2": its square; "hard": none, for data that can be '
+        'separated; "labelling": one for every labelling of every sequence, for short sequences and '
+        "few labels",
+        tuple(SLACKS),
+    )
+    margin: str = word(
+        "hamming",
+        'what the known labelling shall win by; "slack" decodes in O(l^2 S^2)',
+        tuple(MARGINS),
+    )
+    eta: float = eta_param()
+    transitions: bool = transitions_param()
+    explicit: Any = explicit_param()
+    n_inducing: int | None = n_inducing_param()
+    inducing: str = inducing_param()
+    gram_dtype: str = gram_dtype_param()
+    max_iter: int = whole(500, "passes over the data", low=1)
+    tol: float = real(0.01, "stop when the gap is at most this share of the objective", low=0)
 
     @property
     def probabilistic(self) -> bool:
         """Its scores only rank labellings."""
         return False
 
+    def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
+        (kernel,) = fitted_kernels(self.kernel, lesson)
+        lesson = told_part(lesson, type(self).__name__)
+        grams = grams_of(self, self._seed())
+        dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
+        C = self.C
+        if C is None:
+            scale = float(kernel.diagonal(dual.tokens.x).mean())
+            C = 2.0 / scale if scale > 0 else 1.0
+        solver = MaxMargin(
+            C=float(C),
+            slack=self.slack,
+            margin=self.margin,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            seed=self._seed(),
+            n_jobs=self.n_jobs,
+            numbers=lesson.numbers,
+        )
+        with following(self.max_iter, show=lesson.show) as callback:
+            found = solver.minimise(dual.problem(dual.lesson), callback)
+        theta, facts = descent_facts(None, found.minimum, Watch(), self._remedy)
+        facts |= {"C_": C, "n_tokens_": int(dual.tokens.x.shape[0]), "path_": found.passes}
+        facts["support_"] = Support.of_labellings(
+            found.support, lesson.targets, lesson.numbers, lesson.labels.names
+        )
+        return Fit(dual.function(theta), facts)
+
     @property
     def _remedy(self) -> str:
         if self.slack == "hard":
             return "perhaps no function separates these data; use slack='l1', or raise max_iter"
         return "raise max_iter or tol, or lower C"
-
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        self._check_choices(CHOICES)
-        if self.C is not None and number("C", self.C, low=0) == 0:
-            raise InputError("C must be above 0, got 0")
-        super()._fit(data, targets, weights)
-
-    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        numbered = super()._prepare(data, targets, weights)
-        self._prepare_dual()
-        self._gold, self.C_ = targets, self.C
-        if self.C is None:
-            scale = float(self._kernels[0].diagonal(self._tokens.x).mean())
-            self.C_ = 2.0 / scale if scale > 0 else 1.0
-        return numbered
-
-    def _recipe(self, data: Sequences) -> Recipe:
-        method = MaxMargin(
-            C=float(number("C", self.C_, low=0)),
-            slack=self.slack,
-            margin=self.margin,
-            max_iter=number("max_iter", self.max_iter, low=1, whole=True),
-            tol=number("tol", self.tol, low=0),
-            seed=int(self._random().randint(2**31 - 1)),
-            n_jobs=self.n_jobs,
-            numbers=self._used,
-        )
-        return Recipe(method)
-
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        margins = result.trace[0]
-        self.path_ = margins.passes
-        self.support_ = Support.of_labellings(
-            margins.support, self._gold, self._used, self._labels.names
-        )
-        self._keep_dual(theta)
-        del self._gold

@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar
 
-from numpy.typing import NDArray
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from seqfield._checks import number
-from seqfield.chain import ChainScores
-from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._descent import Floats, Recipe
+from seqfield.architectures._base import Architecture
+from seqfield.errors import CapabilityError
+from seqfield.estimators._base import Fit
+from seqfield.estimators._descent import Merit, Watch, descent_facts, following, watched
+from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import KernelEstimator
+from seqfield.estimators._kernel import (
+    eta_of,
+    explicit_param,
+    fitted_kernels,
+    gram_dtype_param,
+    grams_of,
+    kept_by,
+    kernels_of,
+    told_part,
+)
+from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._linear import LinearEstimator
-from seqfield.labels import Targets
-from seqfield.objectives.objective import Objective
-from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.estimators._params import anything, flag, parameters, real, whole
+from seqfield.functions import KernelFunction, Learned, LinearFunction
+from seqfield.losses.log import LogLoss
+from seqfield.objectives.problems import DualProblem, LinearProblem
+from seqfield.priors import ElasticNet
+from seqfield.solvers._base import Floats, Minimum, Step
 from seqfield.solvers.perceptron import Perceptron
+
+REMEDY = "raise max_iter"
 
 
 @register
-class StructuredPerceptron(LinearEstimator, KernelEstimator):
+@parameters
+class StructuredPerceptron(LinearEstimator):
     """Averaged perceptron for sequences, over explicit features or with a kernel.
 
     Fast to train and often nearly as accurate as a CRF. Its scores are not probabilities:
     ``calibrate=True`` adds some.
 
-    Parameters
-    ----------
-    features : see `CRF`
-    average : use the mean of the weights over all steps; False uses the last ones
-    max_iter : epochs; training ends early when an epoch makes no mistake
-    observed_only, transitions, scheme, on_violation, classes, missing_label, warm_start,
-    early_stopping, validation_fraction : see `CRF`; early stopping watches the token error
-    patience : epochs without gain after which early stopping gives up
-    calibrate : fit one temperature of the scores on held-out folds, for probabilities; see `CRF`
-    random_state : seed for the order of the sequences and held-out choices
-    n_jobs, verbose : see `CRF`; an epoch itself runs on one thread
-    kernel : the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form
-    eta, explicit, gram_budget, gram_dtype : see `GPSC`; for the dual form alone, in which every
-        feature has a weight with every label, whatever ``observed_only`` says
-
     Attributes
     ----------
+    classes_ : labels in column order
     theta_ : all weights (primal form); transitions_ : (S, S) transition scores
-    kernel_, n_tokens_, n_kept_ : see `GPSC` (dual form)
-    n_iter_ : epochs done
+    kernel_, n_tokens_, n_kept_ : as in `GPSC` (dual form)
+    n_iter_ : epochs done; best_iter_ : the epoch whose weights are kept
     objective_ : share of tokens that the last epoch labelled wrongly before learning from them
 
     >>> import seqfield as sf
@@ -58,92 +60,84 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
     [['D', 'N', 'V']]
     """
 
-    average: bool
-    max_iter: int
-
-    def __init__(
-        self,
-        features: Any = None,
-        *,
-        average: bool = True,
-        max_iter: int = 20,
-        observed_only: bool = True,
-        transitions: bool = True,
-        scheme: Any = None,
-        on_violation: Literal["raise", "repair"] = "raise",
-        classes: Any = None,
-        missing_label: Any = None,
-        warm_start: bool = False,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 3,
-        calibrate: bool | Literal["temperature", "platt", "vector"] = False,
-        random_state: Any = None,
-        n_jobs: int | None = -1,
-        verbose: bool | int = False,
-        kernel: Any = None,
-        eta: float = 1.0,
-        explicit: bool | Literal["auto"] = "auto",
-        gram_budget: float = 6.0,
-        gram_dtype: Literal["float64", "float32"] = "float64",
-    ) -> None:
-        self._store(locals())
+    learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction, KernelFunction)
+    average: bool = flag(
+        True, "use the mean of the weights over all steps; False uses the last ones"
+    )
+    max_iter: int = whole(20, "epochs; training ends early when an epoch makes no mistake", low=1)
+    patience: int = whole(3, "epochs without gain after which early stopping gives up", low=1)
+    kernel: Any = anything(
+        None,
+        "the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form. In "
+        "the dual form every feature has a weight with every label, whatever observed_only says",
+    )
+    eta: float = real(1.0, "scale of transitions in the dual form", low=0)
+    explicit: Any = explicit_param()
+    gram_budget: float = real(6.0, "the most GiB that gram matrices of the dual form take", low=0)
+    gram_dtype: str = gram_dtype_param()
 
     @property
     def probabilistic(self) -> bool:
         """Its scores only rank labellings."""
         return False
 
-    def _recipe(self, data: Sequences) -> Recipe:
-        epochs = number("max_iter", self.max_iter, low=1, whole=True)
-        seed = int(self._random().randint(2**31 - 1))
-        return Recipe(Perceptron(epochs, self.average, seed))
+    def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
+        if self.kernel is not None:
+            return self._learn_dual(lesson)
+        architecture = self._architecture(lesson, start)
+        train, watch = self._watched(lesson, architecture)
+        theta = np.zeros(architecture.n_parameters)
+        theta = start.theta if isinstance(start, LinearFunction) else theta
+        if theta.any():  # what is there already may be the best on held-out data
+            watch(Step(0, theta, float("nan")))
+        problem = LinearProblem.of(
+            architecture, train.data, train.targets, train.weights, train.constraint
+        )
+        found = self._run(problem, theta, lesson.show, watch)
+        theta, facts = descent_facts(None, found, watch, REMEDY)
+        return Fit(LinearFunction(architecture, theta), facts)
 
-    # --- one of two forms -----------------------------------------------------------------------
-
-    def _form(self) -> Any:
-        """The base whose way of scoring, and of keeping what was learned, is that of the model."""
-        return LinearEstimator if self.kernel is None else KernelEstimator
-
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        if self.kernel is not None and self.warm_start:
+    def _learn_dual(self, lesson: Lesson) -> Fit:
+        if self.warm_start:
             raise CapabilityError("the dual form has no warm_start: leave it or the kernel out")
-        self._form()._fit(self, data, targets, weights)
+        (kernel,) = fitted_kernels(self.kernel, lesson)
+        lesson = told_part(lesson, type(self).__name__)
+        grams = grams_of(self, self._seed())
+        dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
+        train, watch = self._watched(dual.lesson, dual.architecture)
+        theta = np.zeros(dual.architecture.n_parameters)
+        found = self._run(dual.problem(train), theta, lesson.show, watch)
+        theta, facts = descent_facts(None, found, watch, REMEDY)
+        return Fit(dual.function(theta), facts | {"n_tokens_": dual.tokens.x.shape[0]})
 
-    def _prepare(self, data: Sequences, targets: Targets, weights: Floats) -> Sequences:
-        prepared: Sequences = self._form()._prepare(self, data, targets, weights)
-        if self.kernel is not None:
-            self._prepare_dual()
-        return prepared
+    def _watched(self, lesson: Lesson, architecture: Architecture) -> tuple[Lesson, Watch]:
+        """Early stopping watches the token error."""
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        if self.kernel is not None:
-            self._keep_dual(theta)
+        def merit(held: Lesson) -> Merit:
+            plain = ElasticNet(0.0, 0.0)
+            return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
 
-    def _scores(self, data: Sequences) -> ChainScores:
-        scores: ChainScores = self._form()._scores(self, data)
-        return scores
+        return watched(lesson, self, self._random(), merit)
+
+    def _run(
+        self, problem: LinearProblem | DualProblem, theta: Floats, show: bool, watch: Watch
+    ) -> Minimum:
+        solver = Perceptron(self.max_iter, self.average, self._seed())
+        with following(self.max_iter, show=show, watch=watch) as callback:
+            return solver.minimise(problem, theta, callback)
 
     @property
-    def _n_draws(self) -> int:
-        return 1
-
-    def _draws(self, data: Sequences) -> list[ChainScores]:
-        return [self._scores(data)]
+    def kernel_(self) -> Any:
+        """The fitted kernel of the dual form."""
+        check_is_fitted(self, "function_")
+        if self.kernel is None:
+            raise AttributeError("the primal form has no kernel")
+        return kernels_of(self.function_)[0]
 
     @property
-    def transitions_(self) -> Floats:
-        """Transition scores (S, S) from row label to column label, without constraints."""
-        check_is_fitted(self, "classes_")
-        steps: Floats = self._form().transitions_.fget(self)
-        return steps
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        state: tuple[dict[str, Any], dict[str, NDArray[Any]]] = self._form()._state(self)
-        return state
-
-    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        if ("kernels" in header) != (self.kernel is not None):
-            raise InputError("primal weights with a kernel, or the other way round")
-        self._form()._restore(self, header, arrays)
+    def n_kept_(self) -> int:
+        """Tokens at which prediction evaluates the kernel (dual form)."""
+        check_is_fitted(self, "function_")
+        if self.kernel is None:
+            raise AttributeError("the primal form keeps no tokens")
+        return kept_by(self.function_)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
-from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.estimators._base import Floats, SequenceEstimator
-from seqfield.estimators._calibration import fit_temperature, held_out, held_out_nll
+from seqfield.estimators._base import Fit, SequenceEstimator, held_out
 from seqfield.estimators._files import register
-from seqfield.estimators._kernel import zero_one
+from seqfield.estimators._kernel import kept_by, kernels_of, zero_one
+from seqfield.estimators._lesson import Lesson
+from seqfield.estimators._params import anything, parameters, real, whole, word
 from seqfield.estimators.gpsc import GPSC
+from seqfield.functions import KernelFunction, Learned
 from seqfield.kernels import RBF, InverseFrequency, Kernel, Linear, Normalized
 from seqfield.kernels.gram import distinct
-from seqfield.labels import Targets
+from seqfield.predictions.calibration import (
+    WAYS,
+    Calibration,
+    HeldOut,
+    fit_calibration,
+    fit_temperature,
+    held_out_nll,
+)
 from seqfield.progress import progress
 from seqfield.sequences import Sequences
 
@@ -57,6 +65,7 @@ class Tried(NamedTuple):
 
 
 @register
+@parameters
 class Tagger(SequenceEstimator):
     """The tagger to begin with, for tens to a few thousand sequences: nothing to tune.
 
@@ -69,20 +78,12 @@ class Tagger(SequenceEstimator):
     rare ones weighing a little more, and RBF for others; with more than 15,000 distinct tokens it
     is left out.
 
-    Parameters
-    ----------
-    candidates : settings to try, each (curved, cost, c2): whether its kernel is the curved one, the
-        cost of a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1),
-        (True, 2, 3), (True, 0, 1), (False, 4, 1) and (False, 8, 0.1)
-    n_folds : folds of sequences; with fewer labelled sequences, as many as these
-    features, scheme, on_violation, classes, missing_label, max_iter, tol, random_state, n_jobs,
-    verbose : as in `CRF`
-
     Attributes
     ----------
     classes_ : labels in column order
-    chosen_ : the fitted `GPSC`
+    chosen_ : the setting that was taken, (curved, cost, c2)
     tried_ : every candidate with its held-out negative log-likelihood (not in model files)
+    kernel_, n_tokens_, n_kept_, n_iter_, objective_, gap_ : those of the `GPSC` that was fitted
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -91,83 +92,59 @@ class Tagger(SequenceEstimator):
     [['B-QTY', 'B-UNIT', 'B-NAME']]
     """
 
-    warm_start = False
-    candidates: Any
-    n_folds: int
-    max_iter: int
-    tol: float
-    chosen_: GPSC
-    tried_: list[Tried]
+    learns: ClassVar[tuple[type[Learned], ...]] = (KernelFunction,)
+    candidates: Any = anything(
+        None,
+        "settings to try, each (curved, cost, c2): whether its kernel is the curved one, the cost of "
+        "a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1), (True, 2, 3), "
+        "(True, 0, 1), (False, 4, 1) and (False, 8, 0.1)",
+    )
+    n_folds: int = whole(
+        5, "folds of sequences; with fewer labelled sequences, as many as these", low=2
+    )
+    calibrate: Any = word(
+        True,
+        "calibrate by the folds that the setting was chosen on: one temperature (True or "
+        '"temperature"), with an offset for each label ("platt"), with a slope as well ("vector"); '
+        "False leaves the scores as they are",
+        WAYS,
+    )
+    max_iter: int = whole(500, "iterations of each fit", low=1)
+    tol: float = real(1e-5, "relative tolerance of each fit", low=0)
 
-    def __init__(
-        self,
-        *,
-        features: Any = None,
-        candidates: Any = None,
-        n_folds: int = 5,
-        scheme: Any = None,
-        on_violation: Literal["raise", "repair"] = "raise",
-        classes: Any = None,
-        missing_label: Any = None,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        random_state: Any = None,
-        n_jobs: int | None = -1,
-        verbose: bool | int = False,
-    ) -> None:
-        self._store(locals())
-
-    @property
-    def n_iter_(self) -> int:
-        """Iterations of the last fit."""
-        return self.chosen_.n_iter_
-
-    @property
-    def objective_(self) -> float:
-        """Final value of its objective."""
-        return self.chosen_.objective_
-
-    @property
-    def kernel_(self) -> Any:
-        """The kernel of the chosen model."""
-        return self.chosen_.kernel_
-
-    @property
-    def n_tokens_(self) -> int:
-        """Its distinct training tokens."""
-        return self.chosen_.n_tokens_
-
-    @property
-    def n_kept_(self) -> int:
-        """Tokens where prediction evaluates the kernel."""
-        return self.chosen_.n_kept_
-
-    def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
-        number("n_folds", self.n_folds, low=2, whole=True)
-        blank: NDArray[np.bool_] = np.all(targets.mask(len(self._labels)), axis=1)
-        n_told = int(np.count_nonzero(np.add.reduceat(~blank, targets.offsets[:-1])))
-        n_folds = max(2, min(self.n_folds, n_told))
+    def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
+        n_folds = max(2, min(self.n_folds, len(lesson.told)))
         seed = self._random().randint(2**31)  # all of them get the same folds
-        curved = _curved(data)
+        curved = _curved(lesson.data)
         candidates = [c for c in self._candidates() if curved is not None or not c.curved]
         if not candidates:
             raise InputError(
                 f"more than {MOST_TOKENS:,} distinct tokens: candidates with the linear kernel only"
             )
-        self.tried_ = []
-        with progress("choosing", len(candidates), show=bool(self.verbose)) as report:
+        known = float(np.repeat(lesson.weights, lesson.data.lengths) @ lesson.known)
+        tried: list[Tried] = []
+        best: list[HeldOut] = []
+        with progress("choosing", len(candidates), show=lesson.show) as report:
             for k, candidate in enumerate(candidates):
-                model = self._member(candidate, curved)
-                rng = np.random.RandomState(seed)
-                folds = held_out(model, data, targets, weights, rng, n_folds)
+                model, rng = self._member(candidate, curved), np.random.RandomState(seed)
+                folds = held_out(model, lesson, rng, n_folds)
                 temperature = fit_temperature(folds)
-                nll = held_out_nll(folds, temperature) / max(1.0, _known(targets, weights, blank))
-                self.tried_.append(Tried(candidate, nll, temperature))
+                nll = held_out_nll(folds, temperature) / max(1.0, known)
+                if not tried or nll < min(one.nll for one in tried):
+                    best = folds
+                tried.append(Tried(candidate, nll, temperature))
                 report(k + 1, f"NLL per token {nll:.4f}")
-        best = min(self.tried_, key=lambda tried: tried.nll)
-        self.chosen_ = self._member(best.candidate, curved)
-        self.chosen_._fit(data, targets, weights)
-        self.temperature_ = best.temperature
+        chosen = min(tried, key=lambda one: one.nll)
+        found = self._member(chosen.candidate, curved)._learn(lesson)
+        facts = found.facts | {"tried_": tried, "chosen_": chosen.candidate}
+        return Fit(found.function, facts, self._calibration(chosen, best))
+
+    def _calibration(self, chosen: Tried, folds: list[HeldOut]) -> Calibration | None:
+        if not self.calibrate:
+            return None
+        if self.calibrate in (True, "temperature"):
+            return Calibration(chosen.temperature)
+        return fit_calibration(folds, self.calibrate)
 
     def _candidates(self) -> list[Candidate]:
         given = CANDIDATES if self.candidates is None else self.candidates
@@ -183,8 +160,8 @@ class Tagger(SequenceEstimator):
         return found
 
     def _member(self, candidate: Candidate, curved: Kernel | None) -> GPSC:
-        """A model that shares what is known of features and labels."""
-        model = GPSC(
+        """The model of a candidate."""
+        return GPSC(
             curved if candidate.curved else Linear(),
             loss="softmax_margin" if candidate.cost else "log",
             cost=candidate.cost,
@@ -194,42 +171,24 @@ class Tagger(SequenceEstimator):
             tol=self.tol,
             random_state=self.random_state,
             n_jobs=self.n_jobs,
-            verbose=self.verbose,
         )
-        return self._share(model)
 
-    def _share(self, model: GPSC) -> GPSC:
-        model.features_, model.n_features_in_ = self.features_, self.n_features_in_
-        model._labels, model.classes_ = self._labels, self.classes_
-        model._constraint = self._constraint
-        model._scale(None)
-        if hasattr(self, "_used"):
-            model._used = self._used
-        return model
+    @property
+    def kernel_(self) -> Any:
+        """The kernel of the chosen model."""
+        check_is_fitted(self, "function_")
+        return kernels_of(self.function_)[0]
 
-    def _scores(self, data: Sequences) -> ChainScores:
-        return self.chosen_._scores(data)
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        header, arrays = self.chosen_._state()
-        loss = {name: getattr(self.chosen_, name) for name in ("loss", "cost", "c2", "eta")}
-        return {"settings": loss, "model": header}, arrays
-
-    def _restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        settings = dict(header["settings"])
-        self.chosen_ = self._share(GPSC(**settings))
-        self.chosen_._restore(header["model"], arrays)
-        self.chosen_.kernel = self.chosen_.kernel_
+    @property
+    def n_kept_(self) -> int:
+        """Tokens where prediction evaluates the kernel."""
+        check_is_fitted(self, "function_")
+        return kept_by(self.function_)
 
 
 def default_tagger(**params: Any) -> Tagger:
     """The tagger to begin with: a `Tagger` with these parameters."""
     return Tagger(**params)
-
-
-def _known(targets: Targets, weights: Floats, blank: NDArray[np.bool_]) -> float:
-    """Weight of the tokens of which something is known."""
-    return float(np.repeat(weights, np.diff(targets.offsets)) @ ~blank)
 
 
 def _curved(data: Sequences) -> Kernel | None:

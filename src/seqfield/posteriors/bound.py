@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from seqfield._warn import warn
 from seqfield.architectures.neighbours import Neighbours
 from seqfield.errors import BudgetError, InputError
+from seqfield.functions.latent import labels_of
 from seqfield.kernels import Kernel
 from seqfield.kernels._pairs import Pairs
 from seqfield.kernels.covariance import Root
@@ -167,15 +168,6 @@ def by_data(kernel: Kernel, x: Any) -> Kernel:
 def _told(place: Place, kernels: list[Kernel]) -> str:
     which = f" of label {place.kernel}" if len(kernels) > 1 else ""
     return f"the kernel parameter {place.name}{which}"
-
-
-def labels_of(k: int, n_kernels: int, n_labels: int) -> range:
-    """The labels whose function has kernel k.
-
-    >>> labels_of(0, 1, 3), labels_of(2, 3, 3)
-    (range(0, 3), range(2, 3))
-    """
-    return range(n_labels) if n_kernels == 1 else range(k, k + 1)
 
 
 def by_gram(scores: Neighbours, found: Posterior, labels: range) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from seqfield.errors import InputError
+from seqfield.functions._base import checked
 from seqfield.kernels.covariance import Root
 from seqfield.kernels.functions import Span
 
@@ -42,9 +42,10 @@ class Halves(NamedTuple):
     def restored(cls, arrays: dict[str, NDArray[Any]], n_tokens: int, n_labels: int) -> Self:
         """What a model file has, if it can be."""
         rank = arrays["dual"].shape[-1]
-        check_shape("dual", arrays["dual"], (n_tokens, rank))
-        check_shape("factors", arrays["factors"], (n_labels, n_tokens, rank))
-        return cls(arrays["dual"], arrays["factors"])
+        return cls(
+            checked("dual", arrays, (n_tokens, rank)),
+            checked("factors", arrays, (n_labels, n_tokens, rank)),
+        )
 
     def variances(self, span: Span, x: Any) -> Floats:
         """v(x) (N, labels) with amplitude 1: |L^-1 phi(x)|^2 + k(x, x) - |phi(x)|^2."""
@@ -61,7 +62,10 @@ class Halves(NamedTuple):
         return out
 
 
-def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Raise an `InputError` for an array of another shape, or one that is not finite."""
-    if array.shape != shape or not np.isfinite(array).all():
-        raise InputError(f"{name} of the wrong shape or not finite")
+def labels_of(k: int, n_kernels: int, n_labels: int) -> range:
+    """The labels whose function has kernel k.
+
+    >>> labels_of(0, 1, 3), labels_of(2, 3, 3)
+    (range(0, 3), range(2, 3))
+    """
+    return range(n_labels) if n_kernels == 1 else range(k, k + 1)

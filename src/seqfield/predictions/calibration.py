@@ -7,26 +7,22 @@ p(y | x) is that of the chain with scores (sum_t a(y_t) f_t(y_t) + b(y_t) + edge
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize, minimize_scalar
 
+from seqfield._checks import number
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.estimators import _average
 from seqfield.labels import Targets
 from seqfield.losses.marginal import MarginalLoss
-from seqfield.sequences import Sequences
-
-if TYPE_CHECKING:
-    from seqfield.estimators._base import SequenceEstimator
+from seqfield.predictions.average import Average
 
 Floats = NDArray[np.float64]
 
-N_FOLDS = 3
 #: temperatures are looked for between e^-LIMIT and e^LIMIT
 LIMIT = 12.0
 #: standard deviation of the priors on the logarithm of a temperature and on b / T
@@ -45,12 +41,46 @@ class HeldOut(NamedTuple):
     weights: Floats
 
 
-class Scaling(NamedTuple):
-    """A temperature, and an offset (S,) and a slope (S,) for each label, or None."""
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How scores become calibrated ones: (slope * score + offset) / temperature.
+
+    ``offsets`` (S,) and ``slopes`` (S,) belong to the labels' own scores; None where the method has
+    none. Slopes and offsets may change the best labelling, the temperature does not.
+    """
 
     temperature: float
     offsets: Floats | None = None
     slopes: Floats | None = None
+
+    def rescale(self, scores: ChainScores) -> ChainScores:
+        """The scores with the slope and the offset of each label."""
+        return scores if self.offsets is None else rescaled(scores, self.slopes, self.offsets)
+
+    def state(self) -> dict[str, Any]:
+        """For the header of a model file."""
+        parts = {"offsets": self.offsets, "slopes": self.slopes}
+        held = {name: None if part is None else part.tolist() for name, part in parts.items()}
+        return {"temperature": self.temperature} | held
+
+    @classmethod
+    def restore(cls, header: Any, n_labels: int) -> Self:
+        """What `state` gave, if it can be."""
+
+        def by_label(name: str, low: float = -np.inf) -> Floats | None:
+            values = header[name]
+            if values is None:
+                return None
+            numbers = np.array([number(name, value, low=low) for value in values], np.float64)
+            if numbers.shape != (n_labels,):
+                raise InputError(f"wrong number of {name}")
+            return numbers
+
+        temperature = number("temperature", header["temperature"], low=np.exp(-LIMIT) / 2)
+        offsets, slopes = by_label("offsets"), by_label("slopes", low=0.0)
+        if slopes is not None and offsets is None:
+            raise InputError("slopes without offsets")
+        return cls(float(temperature), offsets, slopes)
 
 
 def tempered(scores: ChainScores, temperature: float) -> ChainScores:
@@ -77,47 +107,14 @@ def rescaled(scores: ChainScores, slopes: Floats | None, offsets: Floats) -> Cha
     )
 
 
-def held_out(
-    model: SequenceEstimator,
-    data: Sequences,
-    targets: Targets,
-    weights: Floats,
-    rng: np.random.RandomState,
-    n_folds: int = N_FOLDS,
-) -> list[HeldOut]:
-    """Each fold scored by a twin of the model that is trained on the other folds."""
-    # a sequence of which nothing is known tells nothing when held out, and may help in training
-    blank = targets.mask(len(model._labels)).all(axis=1)
-    told = np.flatnonzero(np.add.reduceat(~blank, targets.offsets[:-1]))
-    if len(told) < n_folds:
-        raise InputError(
-            f"calibration by {n_folds} folds needs at least {n_folds} sequences with labels, got "
-            f"{len(told)}"
-        )
-    out = []
-    for fold in np.array_split(rng.permutation(told), n_folds):
-        rest = np.setdiff1d(np.arange(len(data)), fold)
-        twin = copy.copy(model)
-        twin.warm_start = twin.verbose = False
-        twin._used = rest
-        twin._fit(data[rest], targets[rest], weights[rest])
-        out.append(scored(twin, data[fold], targets[fold], weights[fold]))
-    return out
-
-
-def scored(model: SequenceEstimator, data: Sequences, targets: Targets, weights: Floats) -> HeldOut:
-    """Sequences scored by a model that was not trained on them."""
-    return HeldOut([model._constrained(part) for part in model._draws(data)], targets, weights)
-
-
-def fit_scaling(parts: list[HeldOut], way: bool | str) -> Scaling:
+def fit_calibration(parts: list[HeldOut], way: bool | str) -> Calibration:
     """What ``calibrate`` asks for, with the least summed -log p(y_t | x) of held-out tokens.
 
     Weak priors keep it finite where tokens are all right, and at 1 where they tell nothing.
     """
     start = fit_temperature(parts)
     if way in (True, "temperature"):
-        return Scaling(start)
+        return Calibration(start)
     found = _fit_labels(parts, start, slopes=way == "vector")
     if len(parts[0].draws) == 1:
         return found
@@ -127,7 +124,7 @@ def fit_scaling(parts: list[HeldOut], way: bool | str) -> Scaling:
         part._replace(draws=[rescaled(one, found.slopes, found.offsets) for one in part.draws])
         for part in parts
     ]
-    return found._replace(temperature=fit_temperature(moved))
+    return replace(found, temperature=fit_temperature(moved))
 
 
 def fit_temperature(parts: list[HeldOut]) -> float:
@@ -145,14 +142,14 @@ def held_out_nll(parts: list[HeldOut], temperature: float) -> float:
     """The summed -log p(y_t | x) of held-out tokens."""
     total = 0.0
     for draws, targets, weights in parts:
-        p = _average.marginals([tempered(one, temperature) for one in draws], None)
+        p = Average([tempered(one, temperature) for one in draws]).marginals()
         right = p.sum(axis=1, where=targets.mask(p.shape[1]))
         logs = np.log(np.maximum(right, np.finfo(float).tiny))
         total -= float(np.repeat(weights, np.diff(targets.offsets)) @ logs)
     return total
 
 
-def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Scaling:
+def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Calibration:
     """Temperature, offsets and perhaps slopes of chains, or of the mean scores of draws."""
     loss, s = MarginalLoss(), parts[0].draws[0].n_labels
     chains = [(_mean(draws), targets, weights) for draws, targets, weights in parts]
@@ -183,7 +180,7 @@ def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Sc
     bounds = [(-LIMIT, LIMIT), *[(None, None)] * s, *[(-LIMIT, LIMIT)] * (s * slopes)]
     found = minimize(value_and_grad, start, jac=True, method="L-BFGS-B", bounds=bounds)
     temperature = float(np.exp(-found.x[0]))
-    return Scaling(
+    return Calibration(
         temperature,
         temperature * found.x[1 : 1 + s],
         np.exp(found.x[1 + s :]) if slopes else None,
