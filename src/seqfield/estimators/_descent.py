@@ -21,7 +21,7 @@ from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.progress import progress
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result, Step
+from seqfield.solvers._base import Callback, Minimum, Step
 
 Floats = NDArray[np.float64]
 
@@ -84,7 +84,13 @@ class DescentEstimator(SequenceEstimator):
     def _fit(self, data: Sequences, targets: Targets, weights: Floats) -> None:
         again = self.warm_start and hasattr(self, "theta_")
         data = self._prepare(data, targets, weights)
-        optimiser, loss, prior = self._recipe(data)
+        self._train(self._recipe(data), data, targets, weights, again)
+
+    def _train(
+        self, recipe: Recipe, data: Sequences, targets: Targets, weights: Floats, again: bool
+    ) -> None:
+        """Learn from prepared data, from the weights that are there if ``again``."""
+        optimiser, loss, prior = recipe
 
         def objective(chosen: Any, penalty: ElasticNet) -> Objective:
             return Objective(
@@ -115,19 +121,28 @@ class DescentEstimator(SequenceEstimator):
                 report(step.iteration, self._shown(step))
                 return watch(step)
 
-            result = optimiser.minimise(goal, theta, callback)
+            result, found = self._solve(optimiser, goal, theta, callback)
         theta, self.best_iter_ = watch.best_of(result)
-        self._finish(goal, theta, result)
+        self._finish(goal, theta, result, found)
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+    def _solve(
+        self, optimiser: Any, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Any]:
+        """The minimum, and what else a special solver has found."""
+        return optimiser.minimise(goal, theta, callback), None
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Any) -> None:
         value, gradient = result.value, result.gradient
         if gradient is not None and theta is not result.theta:
             value, gradient = goal.value_and_grad(theta)
             value += goal.l1 * float(np.abs(theta).sum())
+        gap = result.gap if gradient is None else goal.gap(theta, gradient)
+        self._settle(theta, result._replace(value=value, gap=gap))
+
+    def _settle(self, theta: Floats, result: Minimum) -> None:
+        """Keep what was found, and warn if that is not the end."""
         self.theta_ = theta
-        self.n_iter_ = result.n_iter
-        self.objective_ = value
-        self.gap_ = result.gap if gradient is None else goal.gap(theta, gradient)
+        self.n_iter_, self.objective_, self.gap_ = result.n_iter, result.value, result.gap
         if not result.converged:
             self._warn(result.n_iter, stuck=result.stuck)
 
@@ -166,7 +181,7 @@ class _Watch:
             self.best = value, step.iteration, step.theta.copy()
         return step.iteration - self.best[1] >= self.patience
 
-    def best_of(self, result: Result) -> tuple[Floats, int]:
+    def best_of(self, result: Minimum) -> tuple[Floats, int]:
         """The weights to keep and their iteration."""
         if self.best is None:
             return result.theta, result.n_iter

@@ -17,10 +17,11 @@ from seqfield.estimators._linear import LinearEstimator
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import LinearProblem
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
-from seqfield.solvers.boosting import Boosting, Round, Unit
+from seqfield.solvers._base import Callback, Minimum
+from seqfield.solvers.boosting import Boosted, Boosting, Round, Unit
 from seqfield.solvers.lbfgs import LBFGS
 
 
@@ -146,13 +147,22 @@ class SequenceBoost(LinearEstimator):
         )
         return Recipe(optimiser)
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+    def _solve(
+        self, optimiser: Boosting, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Boosted]:
+        problem = LinearProblem.of(
+            self._architecture, goal.data, goal.targets, goal.weights, goal.constraint
+        )
+        found = optimiser.minimise(problem, theta, callback)
+        return found.minimum, found
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Boosted) -> None:
         again = self.warm_start and hasattr(self, "_rounds")
         before, refitted = (self._rounds, self._refitted) if again else ([], None)
-        super()._finish(goal, theta, result)
-        self._rounds = [*before, *result.trace[: self.best_iter_]]
-        if 0 < self.best_iter_ <= len(result.trace):
-            self.objective_ = result.trace[self.best_iter_ - 1].log_loss
+        super()._finish(goal, theta, result, found)
+        self._rounds = [*before, *found.rounds[: self.best_iter_]]
+        if 0 < self.best_iter_ <= len(found.rounds):
+            self.objective_ = found.rounds[self.best_iter_ - 1].log_loss
         #: the loss that the weights were last fitted again with
         self._refitted: str | None = self.refit or refitted
         if self.refit is not None and self._rounds:

@@ -17,7 +17,6 @@ from seqfield.losses.marginal import MarginalLoss
 from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
 from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.owlqn import OWLQN
 from seqfield.solvers.restarts import Restarts
@@ -148,8 +147,7 @@ class CRF(LinearEstimator):
         # of them weighs one, here 1 / l, so the penalty is scaled by the mean length
         penalty = ElasticNet(*(goal.mean_length * c for c in (goal.prior.c1, goal.prior.c2)))
         like = goal.with_loss(LogLoss(), penalty)
-        first: Result = self._optimiser(goal.n_sequences, plain=True).minimise(like, theta)
-        return first.theta
+        return self._optimiser(goal.n_sequences, plain=True).minimise(like, theta).theta
 
     def _loss(self) -> Loss:
         if self.loss == "log":

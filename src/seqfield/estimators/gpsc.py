@@ -28,7 +28,7 @@ from seqfield.posteriors.evidence import KernelEvidence
 from seqfield.posteriors.laplace import log_evidence, posterior_samples
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.solvers._base import Callback, Minimum
 from seqfield.solvers.greedy import Greedy, Selection
 from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.margin import Labelling
@@ -349,24 +349,32 @@ class GPSC(KernelEstimator):
         kind = LBFGS if self.solver == "lbfgs" else NewtonCG
         return kind(max_iter=most, tol=tol, n_jobs=self.n_jobs)
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
+    def _solve(
+        self, optimiser: Any, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Selection | None]:
+        if not isinstance(optimiser, Greedy):
+            return optimiser.minimise(goal, theta, callback), None
+        found = optimiser.minimise(goal, callback)
+        return found.minimum, found.selection
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Any) -> None:
         if self.posterior == "laplace":
-            super()._finish(goal, theta, result)
+            super()._finish(goal, theta, result, found)
             self._keep_posterior(goal)
             return
         gram = self._architecture
         if self.method != "dense":
             gram = Gram(len(self._labels), self._cov.size, self._cov.multiply, self.eta_)
-            theta = self._as_dense(gram, goal.architecture.lift(theta), result.trace[0])
+            theta = self._as_dense(gram, goal.architecture.lift(theta), found)
             goal = goal.over(gram, self._prior)
             value, gradient = goal.value_and_grad(theta)
             result = result._replace(theta=theta, value=value, gradient=gradient)
-            self.path_ = result.trace[0].rounds
+            self.path_ = found.rounds
             self.n_chosen_ = int(np.count_nonzero(gram.coefficients(theta).any(axis=1)))
             if self.method == "sequence":
-                self.support_ = self._support(result.trace[0])
+                self.support_ = self._support(found)
                 del self._picked
-        super()._finish(goal, theta, result)
+        super()._finish(goal, theta, result, found)
         steps = gram.lift(theta).transitions
         self._keep([self._cov.function(gram.coefficients(theta))], steps[None])
         del self.theta_, self._architecture, self._cov, self._tokens, self._gold

@@ -25,14 +25,14 @@ from seqfield.kernels.functions import Function, Span
 from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets, nested
 from seqfield.losses.pseudo import Refined, Terms, log_sum_exp, refine
-from seqfield.objectives.objective import Objective
 from seqfield.persist import prefixed, under
 from seqfield.posteriors.bound import SEARCH, Bound, exact_root, labels_of, to_learn
 from seqfield.posteriors.latent import Halves, check_shape
 from seqfield.progress import progress
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result, Step
-from seqfield.variational.em import Posterior, VariationalEM
+from seqfield.solvers._base import Minimum, Step
+from seqfield.variational.em import VariationalEM
+from seqfield.variational.problems import NeighbourProblem
 
 CHOICES = {
     "amplitude": ("shared", "label", "fixed"),
@@ -247,9 +247,21 @@ class GPSL(KernelEstimator):
         with progress("kernel parameters", SEARCH, show=bool(self.verbose)) as report:
             self._kernels = bound.maximise(self._kernels, places, report)
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        found: Posterior = result.trace[0]
+    def _train(
+        self, recipe: Recipe, data: Sequences, targets: Targets, weights: Floats, again: bool
+    ) -> None:
+        method: VariationalEM = recipe.optimiser
+        problem = NeighbourProblem.of(self._architecture, data, targets, weights)
+        with progress("training", method.max_iter, show=bool(self.verbose)) as report:
+
+            def callback(step: Step) -> bool:
+                report(step.iteration, self._shown(step))
+                return False
+
+            found = method.fit(problem, callback=callback)
+        self.best_iter_ = found.n_iter
+        ends = Minimum(found.theta, -found.bound, None, found.n_iter, found.converged)
+        self._settle(ends.theta, ends)
         self.bounds_, self.bound_ = found.bounds, found.bounds[-1]
         self.amplitudes_ = found.amplitudes
         self.steps_, self.step_variances_ = found.steps, found.step_variances

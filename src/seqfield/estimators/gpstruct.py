@@ -21,12 +21,13 @@ from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import WhitenedProblem
 from seqfield.posteriors.kernel_slice import sample_kernel
 from seqfield.samplers._base import Draws, Plan
 from seqfield.samplers.elliptical_slice import EllipticalSlice
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.solvers._base import Callback, Minimum
 
 CHOICES = {
     "sampler": ("ess", "hmc", "nuts"),
@@ -188,9 +189,20 @@ class GPStruct(SampledEstimator):
         kind = EllipticalSlice if self.sampler == "ess" else NoUTurn
         return Recipe(kind(plan, seed, self.n_jobs), LogLoss())
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        draws: Draws = result.trace[0]
+    def _solve(
+        self, optimiser: Any, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Draws]:
+        if self.sampler == "ess":
+            parts = goal.data, goal.targets, goal.weights, goal.constraint, goal.n_jobs
+            draws = optimiser.sample(WhitenedProblem.of(self._architecture, *parts), callback)
+        else:
+            draws = optimiser.sample(goal, callback)
+        value = -draws.log_likelihood
+        return Minimum(draws.mean, value, None, draws.n_iter, True), draws
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Draws) -> None:
+        super()._finish(goal, theta, result, found)
+        draws = found
         self.effective_sample_size_, self.r_hat_ = draws.effective_sample_size, draws.r_hat
         self.log_likelihoods_ = draws.watched[:, :, 0]
         self.n_evaluations_ = draws.n_evaluations

@@ -12,9 +12,10 @@ from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._support import Support
 from seqfield.labels import Targets
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import DualProblem
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
-from seqfield.solvers.margin import MARGINS, SLACKS, MaxMargin
+from seqfield.solvers._base import Callback, Minimum
+from seqfield.solvers.margin import MARGINS, SLACKS, Margins, MaxMargin
 
 CHOICES = {
     "slack": tuple(SLACKS),
@@ -147,12 +148,20 @@ class HMSVM(KernelEstimator):
         )
         return Recipe(method)
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
-        margins = result.trace[0]
-        self.path_ = margins.passes
+    def _solve(
+        self, optimiser: MaxMargin, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Margins]:
+        problem = DualProblem(
+            self._architecture, goal.data, goal.targets, goal.weights, goal.constraint
+        )
+        found = optimiser.minimise(problem, callback)
+        return found.minimum, found
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Margins) -> None:
+        super()._finish(goal, theta, result, found)
+        self.path_ = found.passes
         self.support_ = Support.of_labellings(
-            margins.support, self._gold, self._used, self._labels.names
+            found.support, self._gold, self._used, self._labels.names
         )
         self._keep_dual(theta)
         del self._gold

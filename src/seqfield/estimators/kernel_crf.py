@@ -19,7 +19,7 @@ from seqfield.labels import Targets
 from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, place_of
-from seqfield.solvers._base import Result
+from seqfield.solvers._base import Callback, Minimum
 from seqfield.solvers.greedy import Greedy, Round, Selection
 from seqfield.solvers.pickers import Cliques, MeanField, steepness
 
@@ -160,15 +160,20 @@ class KernelCRF(KernelEstimator):
     def _merit(self, held: Objective) -> Callable[[Floats], float]:
         return held.value
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        found: Selection = result.trace[0]
+    def _solve(
+        self, optimiser: Greedy, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, Selection]:
+        found = optimiser.minimise(goal, callback)
+        return found.minimum, found.selection
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Selection) -> None:
         self.path_ = found.rounds[: self.best_iter_]
         # if nothing was worth choosing the transitions are the model
         start = Round(0, found.start, result.value, result.value)
         last = self.path_[-1] if self.path_ else start
         kept = found.coefficients(self.best_iter_)
         result = result._replace(theta=theta, value=last.risk)
-        super()._finish(goal, theta, result)
+        super()._finish(goal, theta, result, found)
         chosen = found.atoms[: last.n_atoms]
         n, c = self.n_tokens_, self._architecture.n_columns
         coefficients = np.zeros((len(self._covs), n, c))

@@ -16,8 +16,9 @@ from seqfield.estimators._kernel import KernelEstimator
 from seqfield.estimators._linear import LinearEstimator
 from seqfield.labels import Targets
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import DualProblem, LinearProblem
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result
+from seqfield.solvers._base import Callback, Minimum
 from seqfield.solvers.perceptron import Perceptron
 
 
@@ -116,8 +117,16 @@ class StructuredPerceptron(LinearEstimator, KernelEstimator):
             self._prepare_dual()
         return prepared
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        super()._finish(goal, theta, result)
+    def _solve(
+        self, optimiser: Perceptron, goal: Objective, theta: Floats, callback: Callback
+    ) -> tuple[Minimum, None]:
+        rest = goal.data, goal.targets, goal.weights, goal.constraint
+        architecture: Any = self._architecture
+        kind = LinearProblem.of if self.kernel is None else DualProblem
+        return optimiser.minimise(kind(architecture, *rest), theta, callback), None
+
+    def _finish(self, goal: Objective, theta: Floats, result: Minimum, found: Any) -> None:
+        super()._finish(goal, theta, result, found)
         if self.kernel is not None:
             self._keep_dual(theta)
 

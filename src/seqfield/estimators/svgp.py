@@ -26,12 +26,13 @@ from seqfield.labels import Targets
 from seqfield.losses._base import Loss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.piecewise import PiecewiseLoss
-from seqfield.objectives.objective import Objective
+from seqfield.progress import progress
 from seqfield.sequences import Sequences
-from seqfield.solvers._base import Result, Step
+from seqfield.solvers._base import Minimum, Step
 from seqfield.variational._expectations import LABELLINGS, BlackBox, ChainLikelihood
 from seqfield.variational.gaussians import Gaussians
-from seqfield.variational.svi import Fitted, StochasticVariational
+from seqfield.variational.problems import InducingProblem
+from seqfield.variational.svi import StochasticVariational
 
 CHOICES = {
     "inducing": ("pivoted", "kmeans"),
@@ -311,9 +312,7 @@ class StructuredSVGP(SampledEstimator):
         return x[np.unique(far.argmin(axis=0))]
 
     def _recipe(self, data: Sequences) -> Recipe:
-        own = self._likelihood_of_scores()
         optimiser = StochasticVariational(
-            BlackBox(self.likelihood) if callable(self.likelihood) else own,
             self.gradient,
             self._natural,
             self.n_components,
@@ -326,7 +325,7 @@ class StructuredSVGP(SampledEstimator):
             self.optimize_inducing,
             int(self._random().randint(2**31 - 1)),
         )
-        return Recipe(optimiser, own.loss)
+        return Recipe(optimiser)
 
     def _likelihood_of_scores(self) -> ChainLikelihood:
         """That of the chain where a function was given."""
@@ -355,20 +354,34 @@ class StructuredSVGP(SampledEstimator):
         first, last = self.bounds_[0], self.bounds_[-(len(self.bounds_) // self.n_iter_) :]
         return bool(self.bound_ < first - 0.1 * abs(first) - 2.0 * last.std())
 
-    def _finish(self, goal: Objective, theta: Floats, result: Result) -> None:
-        fitted: Fitted = result.trace[0]
-        self.bounds_, self.bound_, self._moving = fitted.elbos, -result.value, fitted.moving
-        super()._finish(goal, theta, result)
-        if result.converged and self._has_fallen():
-            self._warn(result.n_iter)
+    def _train(
+        self, recipe: Recipe, data: Sequences, targets: Targets, weights: Floats, again: bool
+    ) -> None:
+        method: StochasticVariational = recipe.optimiser
+        own = self._likelihood_of_scores()
+        likelihood = BlackBox(self.likelihood) if callable(self.likelihood) else own
+        problem = InducingProblem(self._architecture, data, targets, weights, likelihood)
+        with progress("training", method.max_iter, show=bool(self.verbose)) as report:
+
+            def callback(step: Step) -> bool:
+                report(step.iteration, self._shown(step))
+                return False
+
+            fitted = method.fit(problem, callback)
+        self.best_iter_ = fitted.n_iter
+        self.bounds_, self.bound_, self._moving = fitted.elbos, fitted.bound, fitted.moving
+        ends = Minimum(fitted.mean, -fitted.bound, None, fitted.n_iter, fitted.converged)
+        self._settle(ends.theta, ends)
+        if fitted.converged and self._has_fallen():
+            self._warn(fitted.n_iter)
         model, q = fitted.architecture, fitted.q
         if callable(self.likelihood) and model.eta > 0.0:
-            self._check_notice(goal.problem().targets)
+            self._check_notice(targets)
         self._kernels = [model.kernel]
         rng = np.random.default_rng(int(self._random().randint(2**31 - 1)))
         scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
         draws = _draws(q, model.eta, self.n_samples, rng)
-        self._keep_posterior(_basis(model), theta, draws, scale)
+        self._keep_posterior(_basis(model), ends.theta, draws, scale)
         del self.theta_, self._architecture
 
     def _check_notice(self, targets: Targets) -> None:
