@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from seqfield.architectures.kernel import Gram
-from seqfield.architectures.lookup import LookupDesign
 from seqfield.kernels._jax import OnDevice
-from seqfield.sequences import Sequences
 
 
 class DeviceGram(Gram):
-    """`Gram` for the optimiser that runs on the device too, which asks for G and plain data."""
+    """`Gram` for the solver that runs on the device too, which asks for the blocks of G."""
 
     def __init__(self, n_labels: int, covariance: OnDevice, eta: float = 1.0) -> None:
         super().__init__(n_labels, covariance.size, covariance.multiply, eta)
         self.blocks = covariance.blocks
-
-    def tables(self, data: Sequences) -> LookupDesign:
-        """The gram row of each token."""
-        return self.design(data)

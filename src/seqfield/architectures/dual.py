@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield._compile import inlined
-from seqfield.architectures.lookup import Lookup, Values
+from seqfield.architectures.lookup import Lookup, LookupDesign, Values
 from seqfield.errors import BudgetError
 from seqfield.kernels.covariance import Covariance, Factored, Matrix
 from seqfield.kernels.gram import store
@@ -80,9 +80,12 @@ class Dual(Lookup):
         """beta (n, S) and delta (S, S)."""
         return super().lift(theta)
 
-    def tables(self, data: Sequences) -> Growing:
-        """The zero function over the data's tokens."""
-        return Growing(self, data)
+    def collect(self, parts: list[tuple[LookupDesign, Floats]]) -> Floats:
+        """The gradient by theta: [G E | eta E_T]."""
+        e, e_transitions = self.gather(parts)
+        return np.concatenate(
+            [self.covariance.multiply(e).ravel(), self.eta * e_transitions.ravel()]
+        )
 
 
 class Growing:

@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class Inducing:
-    """A kernel at inducing tokens; theta is not its own business.
+    """A kernel at inducing tokens: a prior of scores, whose parameters others hold.
 
     Parameters
     ----------
@@ -66,10 +66,6 @@ class Inducing:
         self.nugget = own
         self.size = len(self.root)
         self.n_parameters = self.size * n_labels + n_labels**2
-
-    def tables(self, data: Sequences) -> Sequences:
-        """The data as they are: batches are taken of them."""
-        return data
 
     def lay_out(self, data: Sequences) -> Batch:
         """Phi and Q of some sequences."""

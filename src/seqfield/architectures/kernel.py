@@ -48,6 +48,11 @@ class Gram(Lookup):
         self._cuts = np.cumsum([size * n_labels, size * n_labels, len(self.pairs)])
         self.n_parameters = int(self._cuts[-1])
 
+    @property
+    def plain(self) -> bool:
+        """The inner product is that of the function space."""
+        return False
+
     def dual(self, theta: Floats) -> Floats:
         """[F | 0 | B]: the inner product of two functions is tr(A' F) + eta B . B."""
         half, end = self._cuts[:2]

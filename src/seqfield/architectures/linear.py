@@ -123,6 +123,20 @@ class Linear:
             data.offsets,
         )
 
+    @property
+    def plain(self) -> bool:
+        """Weights have the plain inner product."""
+        return True
+
+    @property
+    def stationary(self) -> bool:
+        """Without edge features all positions share one matrix of transition scores."""
+        return self.edge is None
+
+    def touched(self, design: Design) -> NDArray[np.int32]:
+        """The weights that the data touch."""
+        return design.touched
+
     def transitions(self, theta: Floats) -> Floats:
         """The stationary transition scores (S, S)."""
         out = np.zeros(self.n_labels**2)

@@ -44,6 +44,16 @@ class Lookup:
         self.n_columns = n_labels + edges * n_labels**2
         self.n_parameters = size * self.n_columns + n_labels**2
 
+    @property
+    def plain(self) -> bool:
+        """The plain inner product."""
+        return True
+
+    @property
+    def stationary(self) -> bool:
+        """Without edge columns all positions share one matrix of transition scores."""
+        return not self.edges
+
     def dual(self, theta: Floats) -> Floats:
         """The plain inner product."""
         return theta

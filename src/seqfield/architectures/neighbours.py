@@ -6,8 +6,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.sequences import Sequences
-
 Floats = NDArray[np.float64]
 
 
@@ -54,10 +52,6 @@ class Neighbours:
         if len(self._roots) == 1:
             return self._roots[0].T @ table
         return np.stack([root.T @ table[:, q] for q, root in enumerate(self._roots)], axis=1)
-
-    def tables(self, data: Sequences) -> NDArray[np.int64]:
-        """The row of each token: what optimisers need of data."""
-        return np.asarray(data.x[:, 0], np.int64)
 
 
 def _widened(root: Floats, width: int) -> Floats:

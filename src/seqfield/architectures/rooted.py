@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield.architectures.lookup import Lookup, LookupDesign, Values
-from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 Parts = list[tuple[LookupDesign, Floats]]
-
-
-class Rows(NamedTuple):
-    """The root of the gram matrix, and the row of each token in it."""
-
-    root: Floats
-    rows: NDArray[np.int64]
 
 
 class Rooted(Lookup):
@@ -53,10 +43,6 @@ class Rooted(Lookup):
         cut = self.size * self.n_labels
         b = _multiply(self.root.T, e[:, :cut], self.n_labels)
         return np.hstack([b, self.root_eta * e[:, cut:][:, : self.n_parameters - self._cut]])
-
-    def tables(self, data: Sequences) -> Rows:
-        """What samplers need of data."""
-        return Rows(self.root, data.x[:, 0].astype(np.int64))
 
     def lift(self, theta: Floats) -> Values:
         """F and T."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.chain import ChainScores, tangent
-from seqfield.errors import CapabilityError
 from seqfield.labels import Targets
 
 Floats = NDArray[np.float64]
@@ -31,17 +30,29 @@ class ScoreTangent(NamedTuple):
 
 
 class Loss(ABC):
-    """From scores and labels to a value and its score gradient.
+    """From chain scores and labels to a value and its score gradient. Subclass it for a new loss.
 
-    ``values`` gives each sequence's part and ``total`` puts parts together, by a weighted sum
-    unless a loss says otherwise. Parts of the data may be totalled apart and those totals again:
-    total(parts) is associative, with all weights 1 the second time.
+    A subclass must have
+
+    * ``__call__(scores, targets, weights)``: value and score gradient of a batch;
+    * ``values(scores, targets)``: the part of each sequence, without gradient.
+
+    It must set ``convex = False`` if the value is not convex in the scores where every label is
+    known. If the value is more than a weighted sum of the parts, it must set ``additive = False``
+    and override ``total`` and ``shares``. Parts of the data may be totalled apart and those
+    totals again: ``total`` is associative, with all weights 1 the second time.
+
+    A loss sees scores and labels only. It handles ``targets.allowed`` (missing labels and
+    candidates), or raises a `CapabilityError`. With ``tangent`` and ``free`` it is
+    `TwiceDifferentiable`, as Newton's method and the Laplace approximation need.
     """
 
     #: convex in the scores if every label is known, so that an optimality certificate exists
     convex: bool = True
     #: a plain sum over sequences, as minibatches need
     additive: bool = True
+    #: True if it needs one matrix of transition scores for all positions
+    stationary: bool = False
 
     @abstractmethod
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
@@ -59,22 +70,38 @@ class Loss(ABC):
         """The derivative of the total by each part (n,)."""
         return weights
 
+
+@runtime_checkable
+class TwiceDifferentiable(Protocol):
+    """A loss whose second derivative is a covariance."""
+
     def tangent(
         self, scores: ChainScores, targets: Targets, weights: Floats, d_node: Floats, d_edge: Floats
     ) -> ScoreTangent:
         """The derivative of the score gradient along (d_node, d_edge)."""
-        raise self._no_curvature()
+        ...
 
     def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
         """Scores of the distribution whose covariance is the loss's second derivative where every
         label is known."""
-        raise self._no_curvature()
+        ...
 
-    def _no_curvature(self) -> CapabilityError:
-        return CapabilityError(
-            f"{type(self).__name__} gives no second derivative: Newton's method and the Laplace "
-            "approximation need the log loss"
-        )
+
+@runtime_checkable
+class BendsByLabel(Protocol):
+    """A loss with second derivatives of one label, or one transition, at a time."""
+
+    def curvature(
+        self,
+        scores: ChainScores,
+        targets: Targets,
+        weights: Floats,
+        rng: np.random.Generator,
+        n: int,
+    ) -> tuple[list[Floats], Floats]:
+        """By the scores of each sequence (S, T, T) and by each transition (S, S), every label
+        being known; from n labellings where they are drawn."""
+        ...
 
 
 def covariance(

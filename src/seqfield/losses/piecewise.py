@@ -32,6 +32,8 @@ class PiecewiseLoss(Loss):
     1.3863
     """
 
+    stationary = True
+
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
         """Value and score gradient, sequence i counting ``weights[i]`` times."""
         node, known = self._node(scores), targets.mask(scores.n_labels)

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqfield.architectures.lookup import Lookup
 from seqfield.chain._jax import run
 from seqfield.chain._padded import padded_lengths
+from seqfield.errors import CapabilityError
 from seqfield.linalg._jax import jax, jnp, lax
+from seqfield.losses.log import LogLoss
+from seqfield.objectives.objective import Objective
 
 Floats = NDArray[np.float64]
 #: numbers in one array of scores
@@ -66,10 +70,14 @@ def log_likelihoods(chains: Chains, f: Any, edge: Any) -> Any:
     return total
 
 
-def chains_of(objective: Any, size: int) -> Chains:
-    """The sequences of an objective with `LogLoss` over a table of ``size`` rows of scores."""
-    tables, targets, weights, constraint = objective.problem()
-    rows, offsets, s = tables.rows, targets.offsets, objective.architecture.n_labels
+def chains_of(table: Objective) -> Chains:
+    """The sequences of an objective with `LogLoss` over a table of scores (`Lookup`)."""
+    lookup, loss = table.architecture, table.loss
+    if not (isinstance(lookup, Lookup) and isinstance(loss, LogLoss)):
+        raise CapabilityError("chains on a device need a table of scores and the log loss")
+    size, s, cost = lookup.size, lookup.n_labels, loss.cost
+    targets, weights, constraint = table.targets, table.weights, table.constraint
+    rows, offsets = np.asarray(table.data.x[:, 0], np.int64), targets.offsets
     per_token = np.repeat(weights, np.diff(offsets))
     extra, ban = np.zeros((len(rows), s)), np.zeros((s, s))
     if constraint is not None:
@@ -77,7 +85,7 @@ def chains_of(objective: Any, size: int) -> Chains:
         extra[offsets[:-1]] += constraint.start
         extra[offsets[1:] - 1] += constraint.end
     mask = targets.mask(s)
-    free = extra + objective.loss.cost * ~mask
+    free = extra + cost * ~mask
     known, pairs = np.zeros((size, s)), np.zeros((s, s))
     if targets.allowed is None:
         np.add.at(known, (rows, targets.codes), per_token)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
+from seqfield.architectures._base import AnyArchitecture, collect_each, lift_each
 from seqfield.chain import ChainScores, marginals, sample
 from seqfield.labels import Targets
-from seqfield.losses._base import Loss, ScoreTangent, covariance
+from seqfield.losses._base import ScoreTangent, TwiceDifferentiable, covariance
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +28,30 @@ STEP = 1e-3
 LABELLINGS = 16
 #: numbers in the pullbacks that are held at once
 PULLED = 2**24
+
+#: a function of a direction of scores
+Along = Callable[[Floats, Floats], ScoreTangent]
+
+
+class Covariance(Protocol):
+    """W of one shard."""
+
+    def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """W times a direction of scores."""
+        ...
+
+    def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
+        """The derivative of d' W d by the scores."""
+        ...
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A W that is the covariance of something that can be drawn."""
+
+    def draw(self, rng: np.random.Generator) -> ScoreTangent:
+        """A draw of covariance W."""
+        ...
 
 
 class Full:
@@ -79,7 +104,9 @@ class Observed:
     """The same where labels are missing: the covariance free of what is known less that given it,
     which may have either sign, so that nothing has it as its covariance."""
 
-    def __init__(self, loss: Loss, scores: ChainScores, targets: Targets, weights: Floats) -> None:
+    def __init__(
+        self, loss: TwiceDifferentiable, scores: ChainScores, targets: Targets, weights: Floats
+    ) -> None:
         self.loss, self.scores, self.targets, self.weights = loss, scores, targets, weights
 
     def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
@@ -175,30 +202,29 @@ class Curvature:
 
     def __init__(
         self,
-        architecture: Any,
+        architecture: AnyArchitecture,
         c2: float,
-        designs: list[Any],
-        covariances: list[Any],
+        designs: list[object],
+        covariances: list[Covariance],
         n_jobs: int | None = None,
     ) -> None:
         self.architecture, self.c2, self.n_jobs = architecture, c2, n_jobs
         self._designs, self._covariances = designs, covariances
-        self._lift = getattr(architecture, "lift_all", partial(_each, architecture.lift))
-        self._collect = getattr(architecture, "collect_all", partial(_each, architecture.collect))
 
     def __call__(self, v: Floats) -> Floats:
         """H v."""
         rows = np.atleast_2d(v)
-        return (self._by_row(rows, "__call__") + self.c2 * rows).reshape(v.shape)
+        products = self._by_row(rows, [one.__call__ for one in self._covariances])
+        return (products + self.c2 * rows).reshape(v.shape)
 
     def third(self, v: Floats) -> Floats:
         """The derivative of v' H v by theta, for each row of v (k, n)."""
-        return self._by_row(v, "third")
+        return self._by_row(v, [one.third for one in self._covariances])
 
     @property
     def drawable(self) -> bool:
         """Whether W is the covariance of something that can be drawn."""
-        return all(hasattr(one, "draw") for one in self._covariances)
+        return all(isinstance(one, Drawable) for one in self._covariances)
 
     def draws(self, n: int, rng: np.random.Generator) -> Floats:
         """n random vectors of covariance J' W J (n, n_parameters)."""
@@ -210,24 +236,25 @@ class Curvature:
 
     def _drawn(self, rngs: list[np.random.Generator], k: int) -> ScoreTangent:
         """A draw of covariance W of shard k."""
-        drawn: ScoreTangent = self._covariances[k].draw(rngs[k])
-        return drawn
+        own = self._covariances[k]
+        assert isinstance(own, Drawable)
+        return own.draw(rngs[k])
 
-    def _by_row(self, rows: Floats, what: str) -> Floats:
-        """J' applied to what a method of W gives for the score direction J v of each row v."""
+    def _by_row(self, rows: Floats, of: list[Along]) -> Floats:
+        """J' applied to what a function of each shard gives for the score direction J v of each
+        row v."""
         numbers = self.architecture.n_parameters * len(self._designs)
         size = max(1, PULLED // max(1, numbers))
         out = np.empty_like(rows)
         for a in range(0, len(rows), size):
-            lifted = self._lift(rows[a : a + size])
-            out[a : a + size] = self._pull([partial(self._along, one, what) for one in lifted])
+            lifted = lift_each(self.architecture, rows[a : a + size])
+            out[a : a + size] = self._pull([partial(self._along, one, of) for one in lifted])
         return out
 
-    def _along(self, lifted: Any, what: str, k: int) -> ScoreTangent:
-        """What a method of W gives for the score direction of shard k."""
+    def _along(self, lifted: Any, of: list[Along], k: int) -> ScoreTangent:
+        """What its function gives for the score direction of shard k."""
         direction = self.architecture.scores(lifted, self._designs[k])
-        found: ScoreTangent = getattr(self._covariances[k], what)(direction.node, direction.edge)
-        return found
+        return of[k](direction.node, direction.edge)
 
     def _pull(self, makes: list[Callable[[int], ScoreTangent]]) -> Floats:
         """J' u of score vectors u that are made shard by shard."""
@@ -235,15 +262,9 @@ class Curvature:
 
         def work(item: int) -> Floats:
             make, k = makes[item // n], item % n
-            pulled: Floats = self.architecture.pullback(self._designs[k], *make(k))
-            return pulled
+            return self.architecture.pullback(self._designs[k], *make(k))
 
         parts = run(work, range(n * len(makes)), self.n_jobs)
         split = [parts[a : a + n] for a in range(0, len(parts), n)]
-        return np.asarray(
-            self._collect([list(zip(self._designs, own, strict=True)) for own in split])
-        )
-
-
-def _each(function: Callable[[Any], Any], items: Any) -> list[Any]:
-    return [function(item) for item in items]
+        several = [list(zip(self._designs, own, strict=True)) for own in split]
+        return collect_each(self.architecture, several)

@@ -1,21 +1,23 @@
-"""Architecture, loss and prior put together over a data set: what optimisers minimise."""
+"""Architecture, loss and prior put together over a data set: what solvers minimise."""
 
 from __future__ import annotations
 
 import copy
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import check_jobs, run
+from seqfield.architectures._base import AnyArchitecture, LiftsMany, Touches
 from seqfield.chain import ChainScores, marginals, viterbi
 from seqfield.chain.constraint import Constraint
 from seqfield.errors import CapabilityError
 from seqfield.labels import Targets
-from seqfield.losses._base import Loss
-from seqfield.objectives.curvature import Block, Curvature, Full, Observed
+from seqfield.losses._base import Loss, TwiceDifferentiable
+from seqfield.objectives.curvature import Block, Covariance, Curvature, Full, Observed
+from seqfield.objectives.needs import Parts
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, even_bounds
 
@@ -29,9 +31,12 @@ THREADED = 2**22
 
 
 class Shard(NamedTuple):
-    """A fixed run of sequences with what the objective needs of them."""
+    """A fixed run of sequences with what the objective needs of them.
 
-    design: Any
+    ``design`` is of the kind that the architecture makes.
+    """
+
+    design: object
     targets: Targets
     weights: Floats
 
@@ -47,7 +52,7 @@ class Part(NamedTuple):
     """A batch's loss, the weights it touches, the loss's gradient by them, and their L2 weights."""
 
     value: float
-    touched: Any
+    touched: NDArray[np.int32]
     gradient: Floats
     penalty: Floats
 
@@ -56,19 +61,9 @@ class Occupancies(NamedTuple):
     """Marginals (N, C) of labels, and where edges are scored of the pairs of labels that end at a
     token: under p(y | x), and given what is known of y. ``weights`` (N,) are the tokens'."""
 
-    designs: list[Any]
     weights: Floats
     free: Floats
     held: Floats
-
-
-class Problem(NamedTuple):
-    """Data, labels and weights of a learning problem as plain arrays."""
-
-    tables: Any
-    targets: Targets
-    weights: Floats
-    constraint: Constraint | None
 
 
 class Objective:
@@ -82,7 +77,7 @@ class Objective:
 
     def __init__(
         self,
-        architecture: Any,
+        architecture: AnyArchitecture,
         loss: Loss,
         prior: ElasticNet,
         data: Sequences,
@@ -93,13 +88,18 @@ class Objective:
     ) -> None:
         self.architecture, self.loss, self.prior = architecture, loss, prior
         self.constraint, self.n_jobs = constraint, n_jobs
-        self._data, self._targets, self._weights = data, targets, weights
+        self.data, self.targets, self.weights = data, targets, weights
         check_jobs(n_jobs)
+
+    @property
+    def parts(self) -> Parts:
+        """What it is made of, for the needs of solvers."""
+        return Parts(self.architecture, self.loss, self.prior)
 
     @cached_property
     def _shards(self) -> list[Shard]:
         """The data laid out, for what needs gradients."""
-        data, s = self._data, self.architecture.n_labels
+        data, s = self.data, self.architecture.n_labels
         per_token = s if data.edge is None else s * s
         most = max(MAX_SHARDS, -(-data.n_tokens * per_token // SHARD_SCORES))
         n_shards = min(most, len(data), max(1, data.n_tokens // 2048))
@@ -112,10 +112,17 @@ class Objective:
         other.loss, other.prior, other._shards = loss, prior, shards
         return other
 
-    def over(self, architecture: Any, prior: ElasticNet) -> Self:
+    def over(self, architecture: AnyArchitecture, prior: ElasticNet) -> Self:
         """The same data under another architecture that lays them out alike, and its prior."""
         shards, other = self._shards, copy.copy(self)
         other.architecture, other.prior, other._shards = architecture, prior, shards
+        return other
+
+    def on_one_thread(self) -> Self:
+        """The same, laid out, for use by several threads at once: one of a pool that waits for
+        others of it may wait forever."""
+        shards, other = self._shards, copy.copy(self)
+        other.n_jobs, other._shards = None, shards
         return other
 
     def restricted(self, chosen: NDArray[np.int64]) -> Restricted:
@@ -125,12 +132,12 @@ class Objective:
     @property
     def n_sequences(self) -> int:
         """Number of sequences."""
-        return len(self._data)
+        return len(self.data)
 
     @property
     def mean_length(self) -> float:
         """Tokens a sequence."""
-        return self._data.n_tokens / len(self._data)
+        return self.data.n_tokens / len(self.data)
 
     @property
     def l1(self) -> float:
@@ -140,15 +147,14 @@ class Objective:
     def gap(self, theta: Floats, gradient: Floats) -> float:
         """Bound on value minus optimum at a point with the given smooth gradient."""
         # with labels not known exactly the loss is a difference of two convex functions
-        convex = self.loss.convex and self._targets.allowed is None
+        convex = self.loss.convex and self.targets.allowed is None
         if not convex:
             return np.inf
         return self.prior.gap(theta, gradient, self.dual, self.architecture.noise)
 
     def dual(self, vector: Floats) -> Floats:
         """v* with <u, v> = u . v* in the architecture's inner product, which gradients are in."""
-        dual: Floats = self.architecture.dual(vector)
-        return dual
+        return self.architecture.dual(vector)
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
         """Subgradient of least norm of the whole objective."""
@@ -171,7 +177,10 @@ class Objective:
     def each_value_and_grad(self, thetas: Floats) -> tuple[Floats, Floats]:
         """Values (k,) and gradients (k, n_parameters) at several points at once, of an additive
         loss: products with a root read it once for all of them."""
-        lifted = self.architecture.lift_all(thetas)
+        many = self.architecture
+        if not isinstance(many, LiftsMany):
+            raise CapabilityError(f"{type(many).__name__} does not lift many points at once")
+        lifted = many.lift_all(thetas)
         todo = [(values, shard) for values in lifted for shard in self._shards]
         parts = run(lambda one: self._pull(*one), todo, self.n_jobs)
         designs, n = [shard.design for shard in self._shards], len(self._shards)
@@ -179,7 +188,7 @@ class Objective:
             list(zip(designs, (part[1] for part in parts[i : i + n]), strict=True))
             for i in range(0, len(parts), n)
         ]
-        gradients = self.architecture.collect_all(several)
+        gradients = many.collect_all(several)
         values = np.array([part[0] for part in parts]).reshape(-1, n).sum(axis=1)
         for k, theta in enumerate(thetas):
             values[k] += self.prior.add_smooth(theta, gradients[k], self.dual)
@@ -204,15 +213,20 @@ class Objective:
         indefinite; ``fisher`` keeps the first of them alone, the covariance of p(y | x) free of
         what is known, which never is.
         """
-        lifted = self.architecture.lift(theta)
+        lifted, loss = self.architecture.lift(theta), self.loss
+        if not isinstance(loss, TwiceDifferentiable):
+            raise CapabilityError(
+                f"{type(loss).__name__} gives no second derivative: Newton's method and the "
+                "Laplace approximation need the log loss"
+            )
 
-        def work(shard: Shard) -> Block | Full | Observed:
+        def work(shard: Shard) -> Covariance:
             scores, targets = self._scores(lifted, shard), shard.targets
             if block:
-                return Block(self.loss.free(scores, targets), targets, shard.weights)
+                return Block(loss.free(scores, targets), targets, shard.weights)
             if fisher or targets.allowed is None:
-                return Full(self.loss.free(scores, targets), shard.weights)
-            return Observed(self.loss, scores, targets, shard.weights)
+                return Full(loss.free(scores, targets), shard.weights)
+            return Observed(loss, scores, targets, shard.weights)
 
         covariances = run(work, self._shards, self.n_jobs)
         designs = [shard.design for shard in self._shards]
@@ -224,7 +238,7 @@ class Objective:
 
         def both(shard: Shard) -> list[Floats]:
             scores = self._scores(lifted, shard)
-            pairs: Any = None if scores.stationary else "each"
+            pairs: Literal["each"] | None = None if scores.stationary else "each"
             masks = (None, shard.targets.mask(scores.n_labels))
             found = [marginals(scores, allowed=mask, pairs=pairs) for mask in masks]
             return [
@@ -234,8 +248,7 @@ class Objective:
 
         free, held = zip(*run(both, self._shards, self.n_jobs), strict=True)
         weights = [np.repeat(s.weights, np.diff(s.targets.offsets)) for s in self._shards]
-        designs = [shard.design for shard in self._shards]
-        return Occupancies(designs, np.concatenate(weights), np.vstack(free), np.vstack(held))
+        return Occupancies(np.concatenate(weights), np.vstack(free), np.vstack(held))
 
     def error(self, theta: Floats) -> float:
         """Weighted share of known labels that the best labelling gets wrong."""
@@ -251,11 +264,6 @@ class Objective:
         wrong, told = np.sum(run(work, self._shards, self.n_jobs), axis=0)
         return float(wrong / max(told, 1e-300))
 
-    def problem(self) -> Problem:
-        """Everything as plain arrays, for optimisers that change single weights."""
-        tables = self.architecture.tables(self._data)
-        return Problem(tables, self._targets, self._weights, self.constraint)
-
     def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
         """Shuffled sequences in batches of about ``size``, laid out once for all epochs.
 
@@ -263,40 +271,43 @@ class Objective:
         gradient concerns touched weights alone and the batches still add up to the objective
         (up to the penalty of weights that no data touch, which stay at zero).
         """
-        if not self.loss.additive:
-            raise CapabilityError(
-                "the exponential loss is the logarithm of a sum over all sequences and cannot be "
-                "cut into minibatches: use solver='lbfgs'"
-            )
-        order = rng.permutation(len(self._data))
+        touched = self._touching.touched
+        order = rng.permutation(len(self.data))
         chosen = np.array_split(order, max(1, round(len(order) / size)))
         shards = run(self._shard, chosen, self.n_jobs)
         times = np.zeros(self.architecture.n_parameters)
         for shard in shards:
-            times[shard.design.touched] += 1.0
-        return [Batch(shard, self.prior.c2 / times[shard.design.touched]) for shard in shards]
+            times[touched(shard.design)] += 1.0
+        return [Batch(shard, self.prior.c2 / times[touched(shard.design)]) for shard in shards]
 
     def batch_gradients(self, theta: Floats, group: list[Batch]) -> list[Part]:
         """Values and gradients of some batches at the same theta."""
-        lifted = self.architecture.lift(theta)
+        lifted, touched = self.architecture.lift(theta), self._touching.touched
 
         def work(batch: Batch) -> Part:
             value, gradient = self._pull(lifted, batch.shard)
-            return Part(value, batch.shard.design.touched, gradient, batch.penalty)
+            return Part(value, touched(batch.shard.design), gradient, batch.penalty)
 
         tokens = sum(len(batch.shard.targets.codes) for batch in group)
         worth_it = tokens * self.architecture.n_labels**2 >= THREADED
         return run(work, group, self.n_jobs if worth_it else 1)
 
-    def _shard(self, chosen: NDArray[np.int64]) -> Shard:
-        design = self.architecture.design(self._data[chosen])
-        return Shard(design, self._targets[chosen], self._weights[chosen])
+    @property
+    def _touching(self) -> Touches[Any]:
+        if not isinstance(self.architecture, Touches):
+            kind = type(self.architecture).__name__
+            raise CapabilityError(f"{kind} does not know which weights a batch touches")
+        return self.architecture
 
-    def _scores(self, lifted: Any, shard: Shard) -> ChainScores:
-        scores: ChainScores = self.architecture.scores(lifted, shard.design)
+    def _shard(self, chosen: NDArray[np.int64]) -> Shard:
+        design = self.architecture.design(self.data[chosen])
+        return Shard(design, self.targets[chosen], self.weights[chosen])
+
+    def _scores(self, lifted: object, shard: Shard) -> ChainScores:
+        scores = self.architecture.scores(lifted, shard.design)
         return scores if self.constraint is None else self.constraint.impose(scores)
 
-    def _pull(self, lifted: Any, shard: Shard) -> tuple[float, Floats]:
+    def _pull(self, lifted: object, shard: Shard) -> tuple[float, Floats]:
         value, d_node, d_edge = self.loss(self._scores(lifted, shard), shard.targets, shard.weights)
         return value, self.architecture.pullback(shard.design, d_node, d_edge)
 
@@ -317,3 +328,7 @@ class Restricted:
     def gap(self, part: Floats, gradient: Floats) -> float:
         """Bound on value minus optimum over the chosen weights."""
         return self._objective.gap(part, gradient)
+
+    def dual(self, vector: Floats) -> Floats:
+        """Weights have the plain inner product."""
+        return vector

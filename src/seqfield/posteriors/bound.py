@@ -22,11 +22,9 @@ from seqfield.kernels.lowrank import pivoted_cholesky
 from seqfield.kernels.tokens import Tokens
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
-from seqfield.losses.log import LogLoss
-from seqfield.objectives.objective import Objective
 from seqfield.posteriors.evidence import Point, maximise_evidence
-from seqfield.priors import ElasticNet
 from seqfield.variational.em import Posterior, VariationalEM
+from seqfield.variational.problems import NeighbourProblem
 
 Floats = NDArray[np.float64]
 
@@ -79,25 +77,16 @@ class Bound(NamedTuple):
         """Its value with amplitude 1, and the derivatives by each kernel's log-parameters."""
         roots = [thin_root(kernel._value(pairs)).root for kernel in kernels]
         scores = Neighbours(self.n_labels, roots, self.distances)
-        goal = Objective(
-            scores,
-            LogLoss(),
-            ElasticNet(0.0, 0.0),
-            self.tokens.numbered(),
-            self.targets,
-            self.weights,
-            None,
-            self.n_jobs,
-        )
+        problem = NeighbourProblem.of(scores, self.tokens.numbered(), self.targets, self.weights)
         # a small amplitude would hide what the kernel's own parameters do
         method = VariationalEM(SWEEPS, 1e-4, "fixed", self.n_jobs)
-        found = method.minimise(goal, np.zeros(scores.n_parameters))
+        found = method.fit(problem)
         gradients = []
         for k, kernel in enumerate(kernels):
             labels = labels_of(k, len(kernels), self.n_labels)
-            d_gram = by_gram(scores, found.trace[0], labels)
+            d_gram = by_gram(scores, found, labels)
             gradients.append(np.array([np.vdot(d_gram, d) for d in kernel._derivatives(pairs)]))
-        return -found.value, gradients
+        return found.bound, gradients
 
     def maximise(
         self, kernels: list[Kernel], places: list[Place], report: Callable[[int, str], None]

@@ -20,6 +20,7 @@ from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import WhitenedProblem
 from seqfield.priors import ElasticNet
 from seqfield.progress import progress
 from seqfield.samplers.elliptical_slice import Walk
@@ -61,23 +62,23 @@ def sample_kernel(
     v = rng.normal(size=(n, n_labels))
     b = rng.normal(size=n_labels**2 if eta > 0 else 0)
 
-    def goal(phi: Floats) -> tuple[Objective, Any]:
+    def goal(phi: Floats) -> tuple[Rooted, NDArray[np.int64]]:
         root, kept = thin_root(kernel.with_log_parameters(phi)._value(pairs))
-        return table.over(Rooted(n_labels, root, eta), plain), kept
+        return Rooted(n_labels, root, eta), kept
 
     def log_posterior(phi: Floats) -> float:
         if (np.abs(phi - start) > 5 * SPREAD).any():
             return -np.inf
-        objective, kept = goal(phi)
-        value = -objective.value(np.concatenate([v[kept].ravel(), b]))
+        rooted, kept = goal(phi)
+        value = -table.over(rooted, plain).value(np.concatenate([v[kept].ravel(), b]))
         return value - 0.5 * float(np.square((phi - start) / SPREAD).sum())
 
     found, phi = np.empty((rounds, len(start))), start.copy()
     with progress("kernel parameters", rounds, show=show) as report:
         for k in range(rounds):
-            objective, kept = goal(phi)
+            rooted, kept = goal(phi)
             theta = np.concatenate([v[kept].ravel(), b])
-            for move in Walk(objective, rng).moves(STEPS, theta):
+            for move in Walk(WhitenedProblem(rooted, table), rng).moves(STEPS, theta):
                 theta = move.theta
             v[kept] = theta[: len(kept) * n_labels].reshape(-1, n_labels)
             b = theta[len(kept) * n_labels :]

@@ -8,7 +8,7 @@ tokens and pairs alone ("block"). Everything is in coordinates with the prior N(
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -113,10 +113,10 @@ def is_block(covariance: str) -> bool:
 
 def _posterior(objective: Objective, theta: Floats, covariance: str) -> tuple[Curvature, bool]:
     """H, positive definite, and whether it counts what is not known."""
-    prior: Any = objective.prior
+    prior = objective.prior
     if prior.c1 > 0 or prior.c2 == 0:
         raise CapabilityError("the Laplace approximation needs a Gaussian prior: c1=0 and c2 > 0")
-    if objective.dual(theta) is not theta:
+    if not objective.architecture.plain:
         raise CapabilityError(
             "the Laplace approximation needs coordinates with the plain inner product: use a "
             "root of the gram matrix"

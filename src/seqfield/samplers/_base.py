@@ -3,9 +3,8 @@ have mixed."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from seqfield._checks import number
 from seqfield._parallel import run
-from seqfield.solvers._base import Callback, Floats, Result, Step
+from seqfield.solvers._base import Callback, Floats, Step
 
 #: scalars of a draw that are watched
 WATCHED = ("log-likelihood", "squared norm")
@@ -21,11 +20,22 @@ WATCHED = ("log-likelihood", "squared norm")
 
 class Draws(NamedTuple):
     """Draws (k, P) from all chains in turn, the watched scalars of every step after burn-in
-    (chains, steps, 2), and how often the likelihood was evaluated."""
+    (chains, steps, 2), how often the likelihood was evaluated, and the steps of all chains."""
 
     theta: Floats
     watched: Floats
     n_evaluations: int
+    n_iter: int = 0
+
+    @property
+    def mean(self) -> Floats:
+        """The mean of the draws (P,)."""
+        return np.asarray(self.theta.mean(axis=0))
+
+    @property
+    def log_likelihood(self) -> float:
+        """Its mean over the steps after burn-in."""
+        return float(self.watched[:, :, 0].mean())
 
     @property
     def still(self) -> list[int]:
@@ -97,7 +107,9 @@ class Recorder:
 
     def __init__(self, plan: Plan, number_: int) -> None:
         self.plan, self._wanted = plan, set(plan.kept(number_).tolist())
-        self._step, self._kept, self._watched = 0, [], []  # type: int, list[Floats], list[Any]
+        self._step = 0
+        self._kept: list[Floats] = []
+        self._watched: list[tuple[float, float]] = []
 
     def __call__(self, move: Move) -> None:
         """Take in the next step."""
@@ -117,23 +129,25 @@ class Recorder:
         return Chain(np.array(kept), np.array(watched))
 
 
-def for_chains(objective: Any, n_chains: int) -> Any:
-    """The objective as the chains shall use it: threads belong to them, and one that waits for
-    others of the same pool may wait forever."""
-    if n_chains == 1:
-        return objective
-    alone = copy.copy(objective)
-    alone.n_jobs = None
-    return alone
+class Walker(Protocol):
+    """The state of one chain."""
+
+    @property
+    def n_evaluations(self) -> int:
+        """Likelihoods looked at so far."""
+        ...
+
+
+W = TypeVar("W", bound=Walker)
 
 
 def run_chains(
     plan: Plan,
-    chains: list[Any],
-    moves: Callable[[Any], Iterator[Move]],
+    chains: Sequence[W],
+    moves: Callable[[W], Iterator[Move]],
     callback: Callback | None,
     n_jobs: int | None,
-) -> Result:
+) -> Draws:
     """Run chains side by side on threads, and each of their products on one."""
     told = Teller(callback)
 
@@ -147,17 +161,17 @@ def run_chains(
 
     with threadpool_limits(1, user_api="blas"):
         found = run(work, range(len(chains)), n_jobs)
-    draws = joined(found, sum(chain.n_evaluations for chain in chains))
-    return finished(draws, plan.n_steps * plan.n_chains)
+    n_evaluations = sum(chain.n_evaluations for chain in chains)
+    return joined(found, n_evaluations, plan.n_steps * plan.n_chains)
 
 
-def joined(chains: list[Chain], n_evaluations: int) -> Draws:
+def joined(chains: list[Chain], n_evaluations: int, n_iter: int) -> Draws:
     """The draws of several chains; their first draws first."""
     most = max(len(chain.theta) for chain in chains)
     theta = [chain.theta[k] for k in range(most) for chain in chains if k < len(chain.theta)]
     length = min(len(chain.watched) for chain in chains)
     watched = np.stack([chain.watched[:length] for chain in chains])
-    return Draws(np.array(theta), watched, n_evaluations)
+    return Draws(np.array(theta), watched, n_evaluations, n_iter)
 
 
 class Teller:
@@ -171,12 +185,6 @@ class Teller:
         if self.callback is None:
             return False
         return self.callback(Step(self.count, move.theta, -move.log_likelihood))
-
-
-def finished(draws: Draws, n_iter: int) -> Result:
-    """The result of a sampler."""
-    value = -float(draws.watched[:, :, 0].mean())
-    return Result(draws.theta.mean(axis=0), value, None, n_iter, True, (draws,))
 
 
 def split_r_hat(values: Floats) -> float:

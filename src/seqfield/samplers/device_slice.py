@@ -7,16 +7,17 @@ for. The host gets the watched scalars of a block of steps, and the draws that a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from seqfield.errors import BudgetError
 from seqfield.linalg._jax import check_device, double, free_bytes, is_out_of_memory, jax, jnp
 from seqfield.objectives._jax_chains import chains_of
-from seqfield.samplers._base import Chain, Move, Plan, Teller, finished, joined
+from seqfield.objectives.needs import LOG_LIKELIHOOD, NO_PRIOR, ROOTED, check
+from seqfield.objectives.problems import WhitenedProblem
+from seqfield.samplers._base import Chain, Draws, Move, Plan, Teller, joined
 from seqfield.samplers._jax_slice import Function, Model, advance, bytes_needed, start
-from seqfield.solvers._base import Callback, Floats, Result, require
+from seqfield.solvers._base import Callback, Floats
 
 #: steps that the device makes at once
 BLOCK = 64
@@ -24,36 +25,36 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class DeviceSlice:
-    """Chains of ``plan`` side by side. Needs ``problem`` of an objective over `Rooted`."""
+    """Chains of ``plan`` side by side."""
 
     plan: Plan
     seed: int = 0
-    needs = ("problem", "architecture", "loss")
+    needs = (ROOTED, LOG_LIKELIHOOD, NO_PRIOR)
 
     @property
     def max_iter(self) -> int:
         """Steps of all chains."""
         return self.plan.n_steps * self.plan.n_chains
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
-        require("elliptical slice sampling on a device", objective, self.needs)
+    def sample(self, problem: WhitenedProblem, callback: Callback | None = None) -> Draws:
+        """Draw."""
+        check(self, problem)
         check_device()
         try:
             with double():
-                return self._run(objective, Teller(callback))
+                return self._run(problem, Teller(callback))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            raise self._too_much(objective) from error
+            raise self._too_much(problem) from error
 
-    def _run(self, objective: Any, told: Teller) -> Result:
-        plan, architecture = self.plan, objective.architecture
+    def _run(self, problem: WhitenedProblem, told: Teller) -> Draws:
+        plan, architecture = self.plan, problem.architecture
         root = jnp.asarray(architecture.root)
-        model = Model(root, jnp.asarray(architecture.root_eta), chains_of(objective, len(root)))
+        model = Model(root, jnp.asarray(architecture.root_eta), chains_of(problem.table))
         need = bytes_needed(model, plan.n_chains)
         if need > free_bytes(jax.devices()[0]):
-            raise self._too_much(objective, f"at least {need / 2**30:.3g} GiB, ")
+            raise self._too_much(problem, f"at least {need / 2**30:.3g} GiB, ")
         # of the generators the one that devices make fastest
         state = start(model, jax.random.key(self.seed, impl="rbg"), plan.n_chains)
         room = jnp.zeros((BLOCK, plan.n_chains, 2))
@@ -82,10 +83,10 @@ class DeviceSlice:
         after = every[:, min(plan.n_burnt, done - 1) :]
         empty = np.zeros((0, architecture.n_parameters))
         found = [Chain(np.array(k) if k else empty, w) for k, w in zip(kept, after, strict=True)]
-        return finished(joined(found, int(state.n_evaluations)), done * plan.n_chains)
+        return joined(found, int(state.n_evaluations), done * plan.n_chains)
 
-    def _too_much(self, objective: Any, need: str = "") -> BudgetError:
-        n, rank = objective.architecture.root.shape
+    def _too_much(self, problem: WhitenedProblem, need: str = "") -> BudgetError:
+        n, rank = problem.architecture.root.shape
         return BudgetError(
             f"{self.plan.n_chains} chains side by side over {n} distinct tokens (rank {rank}) need "
             f"{need}more memory than the device {jax.devices()[0]} has left: lower n_chains, set "

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from seqfield.architectures.lookup import Lookup
 from seqfield.chain import _numba_total
-from seqfield.priors import ElasticNet
-from seqfield.samplers._base import Move, Plan, for_chains, run_chains
-from seqfield.solvers._base import Callback, Floats, Result, require
+from seqfield.objectives.needs import LOG_LIKELIHOOD, NO_PRIOR, ROOTED, check
+from seqfield.objectives.problems import WhitenedProblem
+from seqfield.samplers._base import Draws, Move, Plan, run_chains
+from seqfield.solvers._base import Callback, Floats
 
 #: numbers in the prior draws that are made at once: 16 MiB as float32
 BLOCK = 2**22
@@ -34,25 +34,23 @@ SHRINKS = 100
 
 @dataclass(frozen=True)
 class EllipticalSlice:
-    """Chains of ``plan``, each with random numbers of its own.
-
-    Needs ``problem`` of an objective over `architectures.rooted.Rooted`.
-    """
+    """Chains of ``plan``, each with random numbers of its own."""
 
     plan: Plan
     seed: int = 0
     n_jobs: int | None = None
-    needs = ("problem", "over")
+    needs = (ROOTED, LOG_LIKELIHOOD, NO_PRIOR)
 
     @property
     def max_iter(self) -> int:
         """Steps of all chains."""
         return self.plan.n_steps * self.plan.n_chains
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
-        require("elliptical slice sampling", objective, self.needs)
-        goal = for_chains(objective, self.plan.n_chains)
+    def sample(self, problem: WhitenedProblem, callback: Callback | None = None) -> Draws:
+        """Draw."""
+        check(self, problem)
+        # threads belong to the chains
+        goal = problem if self.plan.n_chains == 1 else problem.on_one_thread()
         chains = [
             Walk(goal, np.random.default_rng([self.seed, k])) for k in range(self.plan.n_chains)
         ]
@@ -64,12 +62,12 @@ class EllipticalSlice:
 class Walk:
     """The state of one chain."""
 
-    def __init__(self, objective: Any, rng: np.random.Generator) -> None:
-        architecture = objective.architecture
+    def __init__(self, problem: WhitenedProblem, rng: np.random.Generator) -> None:
+        architecture = problem.architecture
         self.rng, self.root = rng, architecture.root
         self.s, self.root_eta = architecture.n_labels, architecture.root_eta
         self.has_steps = architecture.root_eta > 0
-        self.likelihood = Likelihood(objective)
+        self.likelihood = Likelihood(problem)
         # a prior draw rounded to float32 is a draw from a prior that differs by 1e-7
         self.quick = np.ascontiguousarray(self.root.T, dtype=np.float32)
         self.cut = self.root.shape[1] * self.s
@@ -124,18 +122,17 @@ class Walk:
 class Likelihood:
     """sum_i w_i log p(y_i | F, T) by the values F (n, S) at the distinct tokens."""
 
-    def __init__(self, objective: Any) -> None:
-        problem = objective.problem()
-        targets, s = problem.targets, objective.architecture.n_labels
-        self.rows, self.n_evaluations = problem.tables.rows, 0
+    def __init__(self, problem: WhitenedProblem) -> None:
         # for what the quick form is not made for
-        self.exact = objective.over(Lookup(s, len(problem.tables.root)), ElasticNet(0.0, 0.0))
-        self.constrained = problem.constraint is not None
+        self.exact = problem.table
+        targets, s = self.exact.targets, problem.architecture.n_labels
+        self.rows, self.n_evaluations = problem.rows, 0
+        self.constrained = self.exact.constraint is not None
         self.labels, self.offsets = targets.codes, targets.offsets
         self.held = np.zeros((0, s), np.bool_) if targets.allowed is None else targets.allowed
         size = (int(np.diff(self.offsets).max()), s)
         room = np.empty(size), np.empty(size[0] * s, np.int64)
-        self.chains = (self.offsets, problem.weights, *room)
+        self.chains = (self.offsets, self.exact.weights, *room)
         self.by_token = (np.empty((len(self.rows), s)), np.empty((len(self.rows), s), np.float32))
 
     def at(self, f: Floats, steps: Floats) -> float:

@@ -20,21 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seqfield.samplers._base import (
-    Move,
-    Plan,
-    Recorder,
-    Teller,
-    finished,
-    for_chains,
-    joined,
-    run_chains,
+from seqfield.objectives.needs import (
+    LIFTS_MANY,
+    LIKELIHOOD,
+    LOSS,
+    NO_PRIOR,
+    PLAIN,
+    SCORES,
+    check,
 )
-from seqfield.solvers._base import Callback, Floats, Result, require
+from seqfield.objectives.objective import Objective
+from seqfield.samplers._base import Draws, Move, Plan, Recorder, Teller, joined, run_chains
+from seqfield.solvers._base import Callback, Floats
 
 #: an energy this far above the first one: the path has gone astray
 ASTRAY = 1000.0
@@ -45,6 +47,22 @@ TUNED = 20
 #: how far a path of HMC goes at most: a quarter of the prior's period, after which nothing of
 #: where it began is left
 LENGTH = np.pi / 2
+
+
+class Energy(Protocol):
+    """Minus a log-likelihood with its gradient; an `Objective` without prior is one."""
+
+    def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        ...
+
+
+class Energies(Protocol):
+    """The same at several points at once."""
+
+    def each_value_and_grad(self, thetas: Floats) -> tuple[Floats, Floats]:
+        """Values (k,) and gradients (k, n_parameters)."""
+        ...
 
 
 class Point(NamedTuple):
@@ -89,44 +107,48 @@ class Path(NamedTuple):
     n_steps: int
 
 
+P = TypeVar("P", Point, Points)
+
+
 @dataclass(frozen=True)
 class Hamiltonian:
-    """Chains of ``plan`` with paths of random length, a `LENGTH` at most.
-
-    Needs ``each_value_and_grad`` of an objective without prior.
-    """
+    """Chains of ``plan`` with paths of random length, a `LENGTH` at most."""
 
     plan: Plan
     seed: int = 0
     accept: float = 0.8
-    needs = ("each_value_and_grad",)
+    needs = (SCORES, LIFTS_MANY, PLAIN, LOSS, LIKELIHOOD, NO_PRIOR)
 
     @property
     def max_iter(self) -> int:
         """Steps of all chains."""
         return self.plan.n_steps * self.plan.n_chains
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
-        require("Hamiltonian Monte Carlo", objective, self.needs)
-        n, chains = self.plan.n_chains, _SideBySide(objective, self.seed, self.accept)
+    def sample(self, objective: Objective, callback: Callback | None = None) -> Draws:
+        """Draw from exp(-loss) N(theta; 0, I)."""
+        check(self, objective)
+        return self.draw(objective, objective.architecture.n_parameters, callback)
+
+    def draw(self, goal: Energies, size: int, callback: Callback | None = None) -> Draws:
+        """The same for any energy of ``size`` parameters."""
+        n, chains = self.plan.n_chains, _SideBySide(goal, self.seed, self.accept)
         keepers = [Recorder(self.plan, k) for k in range(n)]
         told = Teller(callback)
-        for moves in chains.moves((n, len(theta)), self.plan):
+        for moves in chains.moves((n, size), self.plan):
             for keep, move in zip(keepers, moves, strict=True):
                 keep(move)
             stops = [told(move) for move in moves]
             if any(stops):
                 break
-        draws = joined([keep.chain for keep in keepers], n * chains.n_evaluations)
-        return finished(draws, self.max_iter)
+        found = [keep.chain for keep in keepers]
+        return joined(found, n * chains.n_evaluations, self.max_iter)
 
 
 class _SideBySide:
     """Chains as rows of theta and p (n, P)."""
 
-    def __init__(self, objective: Any, seed: int, accept: float) -> None:
-        self.objective, self.accept = objective, accept
+    def __init__(self, goal: Energies, seed: int, accept: float) -> None:
+        self.goal, self.accept = goal, accept
         self.rng = np.random.default_rng(seed)
         self.n_evaluations = 0
 
@@ -145,7 +167,7 @@ class _SideBySide:
 
     def _at(self, theta: Floats, p: Floats) -> Points:
         self.n_evaluations += 1
-        return Points(theta, p, *self.objective.each_value_and_grad(theta))
+        return Points(theta, p, *self.goal.each_value_and_grad(theta))
 
     def _path(self, start: Points, size: float) -> tuple[Points, float]:
         """A path of random length, taken or not by each chain; the mean share of taken ones."""
@@ -167,45 +189,47 @@ class _SideBySide:
         )
 
 
-def _either(taken: Any, new: Floats, old: Floats) -> Floats:
+def _either(taken: NDArray[np.bool_], new: Floats, old: Floats) -> Floats:
     return np.where(taken.reshape(-1, *([1] * (new.ndim - 1))), new, old)
 
 
 @dataclass(frozen=True)
 class NoUTurn:
-    """NUTS: chains of ``plan`` whose paths end where they turn.
-
-    Needs ``value_and_grad`` of an objective without prior.
-    """
+    """NUTS: chains of ``plan`` whose paths end where they turn."""
 
     plan: Plan
     seed: int = 0
     n_jobs: int | None = None
     accept: float = 0.8
-    needs = ("value_and_grad",)
+    needs = (SCORES, PLAIN, LOSS, LIKELIHOOD, NO_PRIOR)
 
     @property
     def max_iter(self) -> int:
         """Steps of all chains."""
         return self.plan.n_steps * self.plan.n_chains
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
-        require("NUTS", objective, self.needs)
-        goal = for_chains(objective, self.plan.n_chains)
+    def sample(self, objective: Objective, callback: Callback | None = None) -> Draws:
+        """Draw from exp(-loss) N(theta; 0, I)."""
+        check(self, objective)
+        # threads belong to the chains
+        goal = objective if self.plan.n_chains == 1 else objective.on_one_thread()
+        return self.draw(goal, objective.architecture.n_parameters, callback)
+
+    def draw(self, goal: Energy, size: int, callback: Callback | None = None) -> Draws:
+        """The same for any energy of ``size`` parameters."""
         chains = [
             _Chain(goal, np.random.default_rng([self.seed, k])) for k in range(self.plan.n_chains)
         ]
         return run_chains(
-            self.plan, chains, lambda chain: chain.moves(len(theta), self), callback, self.n_jobs
+            self.plan, chains, lambda chain: chain.moves(size, self), callback, self.n_jobs
         )
 
 
 class _Chain:
     """The state of one chain."""
 
-    def __init__(self, objective: Any, rng: np.random.Generator) -> None:
-        self.objective, self.rng = objective, rng
+    def __init__(self, goal: Energy, rng: np.random.Generator) -> None:
+        self.goal, self.rng = goal, rng
         self.n_evaluations = 0
 
     def moves(self, size: int, settings: NoUTurn) -> Iterator[Move]:
@@ -223,7 +247,7 @@ class _Chain:
 
     def _at(self, theta: Floats, p: Floats) -> Point:
         self.n_evaluations += 1
-        value, gradient = self.objective.value_and_grad(theta)
+        value, gradient = self.goal.value_and_grad(theta)
         return Point(theta, p, float(value), gradient)
 
     def _first_step(self, start: Point) -> float:
@@ -287,7 +311,7 @@ def _turned(left: Point, right: Point, rho: Floats) -> bool:
     return bool(rho @ left.p <= 0.0 or rho @ right.p <= 0.0)
 
 
-def rotated(point: Any, size: float, at: Callable[[Floats, Floats], Any]) -> Any:
+def rotated(point: P, size: float, at: Callable[[Floats, Floats], P]) -> P:
     """Half a kick, a rotation, half a kick."""
     p = point.p - 0.5 * size * point.gradient
     a, b = np.cos(size), np.sin(size)

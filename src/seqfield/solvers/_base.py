@@ -1,21 +1,23 @@
-"""What every optimiser shares."""
+"""What every solver shares, and what a new one must have."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
-from seqfield.errors import CapabilityError
 from seqfield.linalg.vectors import combine, products
+from seqfield.objectives.needs import Need
+from seqfield.objectives.objective import Objective
 
 Floats = NDArray[np.float64]
 #: columns of a long vector that one thread takes at a time
 PIECE = 2**16
-#: of a value, the largest gap of an optimum; and how often an optimiser may halt farther from it
+#: of a value, the largest gap of an optimum; and how often a solver may halt farther from it
 NEAR, HALTS = 1e-2, 5
 #: bytes that a history of steps may take; more pairs save iterations, reading them costs time
 HISTORY = 2**26
@@ -31,21 +33,21 @@ def history_size(n: int) -> int:
 
 
 class Step(NamedTuple):
-    """Where an optimiser stands after an iteration (or an epoch)."""
+    """Where a solver stands after an iteration (or an epoch)."""
 
     iteration: int
     theta: Floats
     value: float
 
 
-#: called after each iteration; True stops the optimiser
+#: called after each iteration; True stops the solver
 Callback = Callable[[Step], bool]
 
 
-class Result(NamedTuple):
+class Minimum(NamedTuple):
     """The end of an optimisation.
 
-    ``gradient`` is that of the smooth part at ``theta``, or None from an optimiser without one.
+    ``gradient`` is that of the smooth part at ``theta``, or None from a solver without one.
     """
 
     theta: Floats
@@ -53,9 +55,7 @@ class Result(NamedTuple):
     gradient: Floats | None
     n_iter: int
     converged: bool
-    #: what the optimiser tells of its way
-    trace: tuple[Any, ...] = ()
-    #: bound on value minus optimum, if the optimiser has one of its own
+    #: bound on value minus optimum, if the solver has one of its own
     gap: float = np.inf
     #: whether it came to a halt far from the optimum, with iterations left
     stuck: bool = False
@@ -66,21 +66,65 @@ def same(vector: Floats) -> Floats:
     return vector
 
 
-def dual_of(objective: Any) -> Callable[[Floats], Floats]:
-    """The map v -> v* with <u, v> = u . v* of the objective's inner product.
+class Differentiable(Protocol):
+    """A function that can be stepped along."""
 
-    Gradients are with respect to that inner product, so that an optimiser that only ever adds
-    vectors and asks for their inner products works in it as it stands.
+    def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        ...
+
+    def dual(self, vector: Floats) -> Floats:
+        """v* with <u, v> = u . v* in the inner product that gradients are in.
+
+        A solver that only ever adds vectors and asks for their inner products works in any.
+        """
+        ...
+
+
+class Smooth(Differentiable, Protocol):
+    """A function to be minimised; an `Objective` is one."""
+
+    def gap(self, theta: Floats, gradient: Floats) -> float:
+        """Bound on value minus optimum; infinite if there is none."""
+        ...
+
+
+class Penalised(Smooth, Protocol):
+    """A smooth function plus l1 |theta|_1, which value and gradient leave out."""
+
+    @property
+    def l1(self) -> float:
+        """Weight of the L1 penalty."""
+        ...
+
+    def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
+        """Subgradient of least norm of the whole."""
+        ...
+
+
+class Solver(ABC):
+    """Finds the minimum of an objective. Subclass it for a new solver.
+
+    A subclass must have ``minimise(objective, theta, callback)``. It should begin with
+    ``check(self, objective)`` of `seqfield.objectives.needs`, and call the callback with a `Step`
+    after each iteration; True from it means to stop there.
+
+    It should set ``needs`` to a tuple of `Need`: what it asks of architecture, loss and prior
+    beyond a value and a gradient. `seqfield.objectives.needs` has the common ones.
+    An objective gives ``value_and_grad(theta)``, ``value(theta)``, ``gap(theta, gradient)``,
+    ``dual(vector)`` and, for some, ``curvature(theta)`` and ``batches(size, rng)``.
     """
-    dual: Callable[[Floats], Floats] = getattr(objective, "dual", same)
-    return dual
 
+    #: what it asks of architecture, loss and prior
+    needs: tuple[Need, ...] = ()
+    #: most iterations, where there is a limit
+    max_iter: int | None = None
 
-def require(optimiser: str, objective: Any, needs: tuple[str, ...]) -> None:
-    """Raise a `CapabilityError` that names what the objective lacks."""
-    missing = [name for name in needs if not hasattr(objective, name)]
-    if missing:
-        raise CapabilityError(f"{optimiser} needs {', '.join(missing)} of its objective")
+    @abstractmethod
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
+        """Minimise from theta."""
 
 
 class Stall:
@@ -110,14 +154,14 @@ class Stall:
         return fresh or is_near(value, gap) or self._halts >= HALTS
 
 
-def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float) -> Result:
+def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float) -> Minimum:
     """The end where the value no longer falls: an optimum only if the gap does not deny it.
 
     >>> halt(np.zeros(1), 2.0, np.ones(1), 7, 300.0).converged
     False
     """
     near = is_near(value, gap)
-    return Result(theta, value, gradient, n_iter, near, stuck=not near)
+    return Minimum(theta, value, gradient, n_iter, near, stuck=not near)
 
 
 def is_near(value: float, gap: float) -> bool:

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from seqfield.chain import ChainScores, marginals
-from seqfield.errors import CapabilityError
 from seqfield.sequences import rows_of
 from seqfield.solvers import _boosting_loops as loops
 
@@ -234,11 +233,3 @@ class State:
         self.changed[:] = True
         self._update(every, trial)
         self._total, self.fresh = float(self.distribution.sum()), True
-
-
-def require_plain(problem: Any) -> None:
-    """Raise where boosting has no answer."""
-    if problem.tables.edge is not None:
-        raise CapabilityError(
-            "boosting has no weak learners for edge features: use a template with a plain B line"
-        )

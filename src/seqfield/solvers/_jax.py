@@ -13,10 +13,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+from seqfield.architectures._jax import DeviceGram
 from seqfield.chain._jax import pair_sums, run
 from seqfield.kernels._jax import product
 from seqfield.linalg._jax import jit, jnp, lax
 from seqfield.objectives._jax_chains import Chains, chains_of, known_scores
+from seqfield.objectives.objective import Objective
 
 
 class Vector(NamedTuple):
@@ -126,8 +128,7 @@ def _inner(u: Vector, v: Vector) -> Any:
     return (u.a * v.f).sum() + (u.b * v.b).sum()
 
 
-def lay_out(objective: Any) -> Problem:
-    """The data of an objective with a `DeviceGram` and `LogLoss` on the device."""
-    gram = objective.architecture
-    chains = chains_of(objective, gram.size)
+def lay_out(objective: Objective, gram: DeviceGram) -> Problem:
+    """The data of an objective with this `DeviceGram` and `LogLoss` on the device."""
+    chains = chains_of(objective)
     return Problem(gram.blocks, chains, *map(jnp.asarray, (objective.prior.c2, gram.root_eta)))

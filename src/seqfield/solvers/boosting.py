@@ -1,7 +1,7 @@
 """Sequence AdaBoost (Altun 2005, algorithms 3 and 4): one weight a round, chosen and stepped by a
 bound on the exponential loss.
 
-Needs ``problem``. In round r the loss is R = sum_i w_i (1 / p_i - 1), and adding a step to weight
+In round r the loss is R = sum_i w_i (1 / p_i - 1), and adding a step to weight
 k multiplies it by
 
   Z(step) = sum_i D_i sum_{y != gold} pi_i(y) exp(step u_k(y)),
@@ -26,9 +26,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from seqfield.objectives.needs import LINEAR, NO_EDGE_FEATURES, OWN_CRITERION, check
+from seqfield.objectives.problems import LinearProblem
 from seqfield.solvers import _boosting_loops as loops
-from seqfield.solvers._base import Callback, Floats, Result, Step, require
-from seqfield.solvers._boosting_state import Rows, State, Trial, require_plain
+from seqfield.solvers._base import Callback, Floats, Minimum, Step
+from seqfield.solvers._boosting_state import Rows, State, Trial
 
 EPSILON = float(np.finfo(np.float64).eps)
 Bound = Literal["loose", "tight", "exact"]
@@ -42,6 +44,13 @@ class Round(NamedTuple):
     step: float
     log_loss: float
     rerun: float
+
+
+class Boosted(NamedTuple):
+    """The end of boosting, and its rounds."""
+
+    minimum: Minimum
+    rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True)
@@ -62,18 +71,19 @@ class Boosting:
     tol: float = 1e-7
     unit: Unit = "sequence"
     n_jobs: int | None = None
-    needs = ("problem",)
+    needs = (LINEAR, NO_EDGE_FEATURES, OWN_CRITERION)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Boost from theta. The result's trace holds the rounds."""
-        require("boosting", objective, self.needs)
-        problem = objective.problem()
+    def minimise(
+        self, problem: LinearProblem, theta: Floats, callback: Callback | None = None
+    ) -> Boosted:
+        """Boost from theta."""
+        check(self, problem)
         if not (problem.targets.codes >= 0).any() or len(theta) == 0:
-            return Result(theta.copy(), 0.0, None, 0, True)
+            return Boosted(Minimum(theta.copy(), 0.0, None, 0, True), ())
         state = self.prepare(problem, theta)
-        trace: list[Round] = []
+        rounds: list[Round] = []
         value, stop = _log_total(state)
-        while len(trace) < self.max_iter and not stop:
+        while len(rounds) < self.max_iter and not stop:
             k = self.choose(state)
             step, trial, chosen = 0.0, None, state.sequences_of(k)
             if state.gain[k] < -self.tol * state.distribution.sum():
@@ -85,15 +95,14 @@ class Boosting:
                 continue
             state.apply(k, step, chosen, trial)
             value, stop = _log_total(state)
-            trace.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
-            if callback is not None and callback(Step(len(trace), state.theta, value)):
+            rounds.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
+            if callback is not None and callback(Step(len(rounds), state.theta, value)):
                 break
         # all rounds done is the plan fulfilled, not a failure
-        return Result(state.theta, value, None, len(trace), True, tuple(trace))
+        return Boosted(Minimum(state.theta, value, None, len(rounds), True), tuple(rounds))
 
-    def prepare(self, problem: Any, theta: Floats) -> State:
+    def prepare(self, problem: LinearProblem, theta: Floats) -> State:
         """The state before the first round."""
-        require_plain(problem)
         rows = _rows(problem, theta, self.unit, np.log(self.length_weight))
         s = rows.node.shape[1]
         forbidden = np.zeros((s, s))
@@ -193,7 +202,7 @@ def _log_total(state: State) -> tuple[float, bool]:
     return float(np.log(max(total, least)) + state.reference), total <= least
 
 
-def _rows(problem: Any, theta: Floats, unit: Unit, log_pi: float) -> Rows:
+def _rows(problem: LinearProblem, theta: Floats, unit: Unit, log_pi: float) -> Rows:
     """The problem's sequences as boosting wants them.
 
     A token whose label is not known exactly is left out, and cuts its sequence in two.

@@ -8,28 +8,36 @@ is in `_jax`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from seqfield.architectures._jax import DeviceGram
 from seqfield.linalg._jax import double, jnp
+from seqfield.objectives.needs import LOG_LOSS, NO_L1, Need, check
+from seqfield.objectives.objective import Objective
 from seqfield.solvers._base import (
     Callback,
     Floats,
-    Result,
+    Minimum,
+    Solver,
     Stall,
     Step,
     curved,
     history_size,
     is_near,
-    require,
 )
 from seqfield.solvers._jax import Vector, lay_out, take_step, try_step
 from seqfield.solvers.lbfgs import wolfe_step
 
 #: pairs of the history at least: beside the gram matrix they cost little to read
 PAIRS = 20
+
+DEVICE_GRAM = Need(
+    "a gram matrix on the device",
+    lambda parts: isinstance(parts.architecture, DeviceGram),
+    "use DeviceGram, or LBFGS",
+)
 
 
 class _Descent:
@@ -38,16 +46,15 @@ class _Descent:
     As an objective for `wolfe_step` it is the value as a function of the step alone.
     """
 
-    def __init__(self, objective: Any, theta: Floats, memory: int) -> None:
-        gram = objective.architecture
+    def __init__(self, objective: Objective, gram: DeviceGram, theta: Floats, memory: int) -> None:
         n, s = gram.size, gram.n_labels
         self.pairs, b = gram.pairs, np.zeros(s * s)
         b[self.pairs] = theta[2 * n * s :]
         parts = *theta[: 2 * n * s].reshape(2, n, s), b.reshape(s, s)
-        self.problem, self.memory = lay_out(objective), memory
+        self.problem, self.memory = lay_out(objective, gram), memory
         self.prior = objective.prior
         # with labels not known exactly the loss is a difference of two convex functions
-        self.convex = objective.problem().targets.allowed is None
+        self.convex = objective.targets.allowed is None
         self.point = Vector(*map(jnp.asarray, parts))
         self.gradient = Vector(*map(jnp.zeros_like, self.point))
         self.history = Vector(*(jnp.zeros((2 * memory, *p.shape)) for p in self.point))
@@ -72,6 +79,11 @@ class _Descent:
                 self.log = True
         self._tried = float(step[0])
         return float(value), np.array([slope])
+
+    @staticmethod
+    def dual(vector: Floats) -> Floats:
+        """The step has the plain inner product."""
+        return vector
 
     def take(self, step: float) -> None:
         """Go to the point after this step."""
@@ -115,7 +127,7 @@ class _Descent:
         self._along = c, float(gamma)
         return float(c @ self._now - gamma * self.norm)
 
-    def result(self, n_iter: int, converged: bool) -> Result:
+    def result(self, n_iter: int, converged: bool) -> Minimum:
         """Everything back on the host."""
 
         def flat(v: Vector) -> Floats:
@@ -123,31 +135,35 @@ class _Descent:
             return np.concatenate([a, f, b[self.pairs]])
 
         theta, gradient = flat(self.point), flat(self.gradient)
-        return Result(theta, self.value, gradient, n_iter, converged)
+        return Minimum(theta, self.value, gradient, n_iter, converged)
 
-    def halt(self, n_iter: int) -> Result:
+    def halt(self, n_iter: int) -> Minimum:
         """The end where the value no longer falls."""
         near = is_near(self.value, self.gap)
         return self.result(n_iter, near)._replace(stuck=not near)
 
 
 @dataclass(frozen=True)
-class DeviceLBFGS:
+class DeviceLBFGS(Solver):
     """`LBFGS` on a device, with the same rules to stop, for `DeviceGram` and `LogLoss`."""
 
     max_iter: int = 500
     tol: float = 1e-5
     memory: int | None = None
-    needs = ("problem", "architecture", "loss", "prior")
+    needs = (DEVICE_GRAM, LOG_LOSS, NO_L1)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
         """Minimise from theta. Callbacks get no weights: these stay on the device."""
-        require("L-BFGS on a device", objective, self.needs)
+        check(self, objective)
+        gram = objective.architecture
+        assert isinstance(gram, DeviceGram)
         with double():
             memory = self.memory or max(PAIRS, history_size(len(theta)))
-            return self._minimise(_Descent(objective, theta, memory), callback)
+            return self._minimise(_Descent(objective, gram, theta, memory), callback)
 
-    def _minimise(self, at: _Descent, callback: Callback | None) -> Result:
+    def _minimise(self, at: _Descent, callback: Callback | None) -> Minimum:
         stalled = Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if at.gap <= self.tol * abs(at.value):

@@ -1,7 +1,7 @@
 """Greedy selection of atoms: pick by the gradient, refit, repeat (SGPS and clique selection).
 
-Needs ``value_and_grad`` and ``over`` of an objective whose parameters are the score table itself.
-A round costs one product with the covariance (or with a few of its rows), the orthonormalisation
+The objective is a function of the score table itself; kernels and prior belong to the atoms. A
+round costs one product with the covariance (or with a few of its rows), the orthonormalisation
 O(n p) of each new atom, and the refit: O(n p) for each step over p atoms, or O(p^2) and a product
 with the covariance where their values are not held.
 """
@@ -11,15 +11,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Values
+from seqfield.objectives.needs import LOSS, NO_PRIOR, TABLE, check
+from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
-from seqfield.solvers._base import Callback, Floats, History, Inverse, Result, Step, require
+from seqfield.solvers._base import Callback, Floats, History, Inverse, Minimum, Step
 from seqfield.solvers.lbfgs import LBFGS
 
 Ints = NDArray[np.int64]
@@ -42,7 +44,7 @@ class Slopes:
     c2 T + eta d_T at a transition.
     """
 
-    objective: Any
+    objective: Objective
     atoms: Atoms
     c2: float
     own: list[Values]  # the present function, by kernel
@@ -90,6 +92,13 @@ class Selection(NamedTuple):
     start: Floats
 
 
+class Selected(NamedTuple):
+    """The end of a selection, and the whole way."""
+
+    minimum: Minimum
+    selection: Selection
+
+
 @dataclass(frozen=True)
 class Greedy:
     """Adds atoms round by round.
@@ -116,14 +125,11 @@ class Greedy:
     gain_tol: float = 0.0
     tol: float = 1e-5
     refit_iter: int = 500
-    needs = ("value_and_grad", "over")
+    needs = (TABLE, LOSS, NO_PRIOR)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Select from nothing; ``theta`` (the score table and the transitions) must be zero.
-
-        The result's ``trace`` is a `Selection`.
-        """
-        require("greedy selection", objective, self.needs)
+    def minimise(self, objective: Objective, callback: Callback | None = None) -> Selected:
+        """Select from nothing; theta is the score table and the transitions."""
+        check(self, objective)
         state: _State = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
         start = self.atoms.transitions(state.weights)
@@ -149,7 +155,8 @@ class Greedy:
             state = state.finished()
             rounds[-1] = state.round()
         selection = Selection(state.active, rounds, state.coefficients, start)
-        return Result(state.theta, state.risk, None, len(rounds), state.converged, (selection,))
+        minimum = Minimum(state.theta, state.risk, None, len(rounds), state.converged)
+        return Selected(minimum, selection)
 
 
 class Point(NamedTuple):
@@ -160,7 +167,7 @@ class Point(NamedTuple):
     gradient: Values
 
     @classmethod
-    def of(cls, objective: Any, values: Values) -> Point:
+    def of(cls, objective: Objective, values: Values) -> Point:
         """Evaluate the loss."""
         loss, gradient = objective.value_and_grad(flat(values))
         return cls(values, loss, objective.architecture.lift(gradient))
@@ -179,10 +186,10 @@ class _Goal:
     """
 
     def __init__(
-        self, objective: Any, atoms: Atoms, prior: ElasticNet, theta: Floats, point: Point
+        self, objective: Objective, atoms: Atoms, prior: ElasticNet, theta: Floats, point: Point
     ) -> None:
         self.objective, self.atoms, self.prior = objective, atoms, prior
-        self.gap = objective.over(atoms, prior).gap
+        self._whole = objective.over(atoms, prior)
         self._theta, self.point = theta, point
 
     def go(self, theta: Floats) -> None:
@@ -196,6 +203,14 @@ class _Goal:
         gradient = self.atoms.pull(self.point.gradient)
         return self.point.loss + self.prior.add_smooth(theta, gradient), gradient
 
+    def gap(self, theta: Floats, gradient: Floats) -> float:
+        """Bound on value minus optimum."""
+        return self._whole.gap(theta, gradient)
+
+    def dual(self, vector: Floats) -> Floats:
+        """The weights of orthonormal functions have the plain inner product."""
+        return vector
+
 
 class _State(ABC):
     """The present function of a selection."""
@@ -204,7 +219,7 @@ class _State(ABC):
     #: whether the last refit came to its end
     converged = True
 
-    def __init__(self, greedy: Greedy, objective: Any) -> None:
+    def __init__(self, greedy: Greedy, objective: Objective) -> None:
         self.greedy, self.objective, self.atoms = greedy, objective, greedy.atoms
         self.active: list[Atom] = []
         self.weights = np.zeros(self.atoms.n_parameters)
@@ -268,7 +283,7 @@ class _State(ABC):
 class _All(_State):
     """All weights are fitted in each round, in the orthonormal basis of all atoms."""
 
-    def __init__(self, greedy: Greedy, objective: Any) -> None:
+    def __init__(self, greedy: Greedy, objective: Objective) -> None:
         n, most = greedy.atoms.n_parameters, greedy.max_atoms
         self._history: History | Inverse = Inverse(n) if most <= FEW else History(50, n)
         super().__init__(greedy, objective)

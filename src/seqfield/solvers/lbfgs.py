@@ -1,34 +1,34 @@
 """L-BFGS with a weak Wolfe line search, for smooth objectives.
 
-Needs ``value_and_grad`` and ``gap``. Beyond gradients an iteration reads the 2 m vectors of its
-history twice.
+Beyond gradients an iteration reads the 2 m vectors of its history twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from seqfield.linalg.vectors import dot, plus_scaled
+from seqfield.objectives.needs import LOSS, NO_L1, SCORES, check
 from seqfield.solvers._base import (
     Callback,
+    Differentiable,
     Floats,
     History,
     Inverse,
-    Result,
+    Minimum,
+    Smooth,
+    Solver,
     Stall,
     Step,
-    dual_of,
     halt,
     history_size,
-    require,
 )
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(Solver):
     """Limited-memory BFGS.
 
     Stops when the objective's own bound on value minus optimum (``gap``) is below ``tol`` of the
@@ -45,34 +45,34 @@ class LBFGS:
     n_jobs: int | None = None
     enough: float = 0.0
     known: int = 3
-    needs = ("value_and_grad", "gap")
+    needs = (SCORES, LOSS, NO_L1)
 
     def minimise(
         self,
-        objective: Any,
+        objective: Smooth,
         theta: Floats,
         callback: Callback | None = None,
         history: History | Inverse | None = None,
-    ) -> Result:
+    ) -> Minimum:
         """Minimise from theta, with what an earlier descent on a like objective has learned."""
-        require("L-BFGS", objective, self.needs)
+        check(self, objective)
         value, gradient = objective.value_and_grad(theta)
-        dual = dual_of(objective)
+        dual = objective.dual
         history = self.new_history(objective, len(theta)) if history is None else history
         stalled = Stall(self.tol)
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             direction = history.direction(gradient)
             slope = dot(direction, dual(gradient))
             if slope >= 0.0:
                 history.clear()
                 direction, slope = -gradient, -dot(gradient, dual(gradient))
             if slope == 0.0:
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             # with H for the inverse second derivative the optimum is g' H g / 2 lower
             if iteration > self.known and -slope <= 2.0 * self.enough:
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
             found = wolfe_step(objective, theta, value, direction, slope, first)
             if found is None:  # the value cannot be lowered in floating point
@@ -85,20 +85,20 @@ class LBFGS:
             history.push(new, theta, new_gradient, gradient)
             theta, gradient = new, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
-                return Result(theta, value, gradient, iteration, True)
+                return Minimum(theta, value, gradient, iteration, True)
             if stalled(value):
                 gap = objective.gap(theta, gradient)
                 if stalled.ends(value, gap):
                     return halt(theta, value, gradient, iteration, gap)
-        return Result(theta, value, gradient, self.max_iter, False)
+        return Minimum(theta, value, gradient, self.max_iter, False)
 
-    def new_history(self, objective: Any, n: int) -> History:
+    def new_history(self, objective: Differentiable, n: int) -> History:
         """An empty history of vectors of n numbers."""
-        return History(self.memory or history_size(n), n, self.n_jobs, dual_of(objective))
+        return History(self.memory or history_size(n), n, self.n_jobs, objective.dual)
 
 
 def wolfe_step(
-    objective: Any,
+    objective: Differentiable,
     theta: Floats,
     value: float,
     direction: Floats,
@@ -115,7 +115,7 @@ def wolfe_step(
     while the value did fall, that point is taken; None if it never fell.
     """
     low, high = 0.0, np.inf
-    towards = dual_of(objective)(direction)
+    towards = objective.dual(direction)
     best: tuple[Floats, float, Floats] | None = None
     for _ in range(max_tries):
         new = plus_scaled(theta, step, direction)

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._parallel import run
-from seqfield.architectures.dual import Growing
 from seqfield.errors import BudgetError, InputError, LabelError
 from seqfield.labels import Targets
+from seqfield.objectives.needs import DUAL, OWN_CRITERION, check
+from seqfield.objectives.problems import DualProblem
 from seqfield.solvers import _margin_decoding as kinds
 from seqfield.solvers import _margin_loops as loops
-from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.solvers._base import Callback, Minimum, Step
 from seqfield.solvers._margin_decoding import Sets, Task
 
 Ints = NDArray[np.int64]
@@ -67,8 +68,9 @@ class Labelling(NamedTuple):
 
 
 class Margins(NamedTuple):
-    """What the way to the solution was, and what it consists of."""
+    """The solution, the way to it, and the labellings that it consists of."""
 
+    minimum: Minimum
     passes: list[Pass]
     support: list[Labelling]
 
@@ -77,8 +79,8 @@ class Margins(NamedTuple):
 class MaxMargin:
     """At most ``max_iter`` passes, until the gap is at most ``tol`` of the primal value.
 
-    Needs ``problem`` of an objective over `architectures.dual.Dual`. A sequence with labels that
-    are not known exactly falls apart into runs of tokens whose labels are.
+    A sequence with labels that are not known exactly falls apart into runs of tokens whose labels
+    are.
     """
 
     C: float = 1.0
@@ -90,12 +92,12 @@ class MaxMargin:
     n_jobs: int | None = None
     #: what errors call the sequences, if not 0, 1, 2, ...
     numbers: Ints | None = field(default=None, compare=False)
-    needs = ("problem",)
+    needs = (DUAL, OWN_CRITERION)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    def minimise(self, problem: DualProblem, callback: Callback | None = None) -> Margins:
         """Learn from the zero function."""
-        require("the working set method", objective, self.needs)
-        fit = _Fit(self, objective, np.zeros_like(theta))
+        check(self, problem)
+        fit = _Fit(self, problem)
         passes: list[Pass] = []
         converged, n_iter = False, 0
         for n_iter in range(1, self.max_iter + 1):
@@ -106,19 +108,19 @@ class MaxMargin:
             stop = callback is not None and callback(Step(n_iter, fit.theta, primal))
             if converged or stop:
                 break
-        trace, last = (Margins(passes, fit.support()),), passes[-1]
-        return Result(fit.theta, last.primal, None, n_iter, converged, trace, last.gap)
+        last = passes[-1]
+        minimum = Minimum(fit.theta, last.primal, None, n_iter, converged, last.gap)
+        return Margins(minimum, passes, fit.support())
 
 
 class _Fit:
     """The working sets and the function of one optimisation."""
 
-    def __init__(self, method: MaxMargin, objective: Any, theta: Floats) -> None:
-        problem = objective.problem()
-        self.method, self.theta = method, theta
-        self.growing: Growing = problem.tables
-        dual = objective.architecture
-        self.beta, self.delta = dual.split(theta)
+    def __init__(self, method: MaxMargin, problem: DualProblem) -> None:
+        dual = problem.architecture
+        self.method, self.theta = method, np.zeros(dual.n_parameters)
+        self.growing = problem.zero()
+        self.beta, self.delta = dual.split(self.theta)
         self.task, self.sequence = _task(method, problem, dual.n_labels)
         self.lengths = self.task.end - self.task.begin
         n = len(self.lengths)
@@ -222,9 +224,9 @@ class _Fit:
         loops.repack(*(sets, self.sets, self.lengths, PATIENCE))
 
 
-def _task(method: MaxMargin, problem: Any, s: int) -> tuple[Task, Ints]:
+def _task(method: MaxMargin, problem: DualProblem, s: int) -> tuple[Task, Ints]:
     """The runs of known labels, and the sequence of each."""
-    targets: Targets = problem.targets
+    targets = problem.targets
     begin, end = known_runs(targets)
     if not len(begin):
         raise LabelError("y tells no label exactly: a margin is won over known labels")

@@ -1,8 +1,7 @@
 """Truncated Newton: steps from the second derivative, by conjugate gradients.
 
-Needs ``value_and_grad``, ``curvature`` and ``gap``. Where a gradient takes a forward-backward pass,
-a product with the second derivative takes a tangent pass, some of them an iteration; iterations
-are few, and the last ones gain digits at a rising rate.
+Where a gradient takes a forward-backward pass, a product with the second derivative takes a tangent
+pass, some of them an iteration; iterations are few, and the last ones gain digits at a rising rate.
 """
 
 from __future__ import annotations
@@ -10,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from seqfield.linalg.krylov import conjugate_gradients
 from seqfield.linalg.vectors import dot
+from seqfield.objectives.needs import LOSS, NO_L1, SCORES, TWICE, check
+from seqfield.objectives.objective import Objective
 from seqfield.solvers._base import (
     Callback,
     Floats,
-    Result,
+    Minimum,
+    Solver,
     Stall,
     Step,
-    dual_of,
     halt,
-    require,
 )
 from seqfield.solvers.lbfgs import wolfe_step
 
@@ -33,7 +32,7 @@ DAMPING = 4.0
 
 
 @dataclass(frozen=True)
-class NewtonCG:
+class NewtonCG(Solver):
     """Newton's method with systems solved only as exactly as the gradient's size deserves.
 
     Stops as `LBFGS` does: by the objective's bound on value minus optimum, or when three
@@ -49,18 +48,20 @@ class NewtonCG:
     max_cg: int = 250
     block: bool = False
     n_jobs: int | None = None
-    needs = ("value_and_grad", "curvature", "gap")
+    needs = (SCORES, LOSS, TWICE, NO_L1)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
         """Minimise from theta."""
-        require("Newton-CG", objective, self.needs)
+        check(self, objective)
         value, gradient = objective.value_and_grad(theta)
-        dual = dual_of(objective)
+        dual = objective.dual
         first = norm = _norm(gradient, dual)
         stalled, damping = Stall(self.tol, 3), 0.0
         for iteration in range(1, self.max_iter + 1):
             if norm == 0.0 or objective.gap(theta, gradient) <= self.tol * abs(value):
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             curvature = objective.curvature(theta, block=self.block)
             direction = conjugate_gradients(
                 partial(_damped, curvature, damping),
@@ -83,12 +84,12 @@ class NewtonCG:
             damping = self._damping(damping, theta, new, direction, slope, dual)
             theta, norm = new, _norm(gradient, dual)
             if callback is not None and callback(Step(iteration, theta, value)):
-                return Result(theta, value, gradient, iteration, True)
+                return Minimum(theta, value, gradient, iteration, True)
             if stalled(value):
                 gap = objective.gap(theta, gradient)
                 if stalled.ends(value, gap):
                     return halt(theta, value, gradient, iteration, gap)
-        return Result(theta, value, gradient, self.max_iter, False)
+        return Minimum(theta, value, gradient, self.max_iter, False)
 
     def _damping(
         self,

@@ -7,26 +7,27 @@ that the pseudo-gradient points into, so weights become exactly zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from seqfield.linalg.vectors import dot
+from seqfield.objectives.needs import LOSS, PLAIN, SCORES, check
 from seqfield.solvers._base import (
     Callback,
     Floats,
     History,
-    Result,
+    Minimum,
+    Penalised,
+    Solver,
     Stall,
     Step,
     halt,
     history_size,
-    require,
 )
 
 
 @dataclass(frozen=True)
-class OWLQN:
+class OWLQN(Solver):
     """Orthant-wise limited-memory quasi-Newton; stops as `LBFGS` does."""
 
     max_iter: int = 500
@@ -34,11 +35,13 @@ class OWLQN:
     memory: int | None = None
     n_jobs: int | None = None
     max_tries: int = 40
-    needs = ("value_and_grad", "gap", "l1", "pseudo_gradient")
+    needs = (SCORES, LOSS, PLAIN)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    def minimise(
+        self, objective: Penalised, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
         """Minimise from theta."""
-        require("OWL-QN", objective, self.needs)
+        check(self, objective)
 
         def total(smooth: float, at: Floats) -> float:
             return smooth + float(objective.l1 * np.abs(at).sum())
@@ -51,10 +54,10 @@ class OWLQN:
         )
         for iteration in range(1, self.max_iter + 1):
             if objective.gap(theta, gradient) <= self.tol * abs(value):
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             pseudo = objective.pseudo_gradient(theta, gradient)
             if not pseudo.any():
-                return Result(theta, value, gradient, iteration - 1, True)
+                return Minimum(theta, value, gradient, iteration - 1, True)
             direction = history.direction(pseudo)
             direction[direction * pseudo >= 0.0] = 0.0
             if not direction.any():
@@ -79,9 +82,9 @@ class OWLQN:
             history.push(new, theta, new_gradient, gradient)
             theta, value, gradient = new, new_value, new_gradient
             if callback is not None and callback(Step(iteration, theta, value)):
-                return Result(theta, value, gradient, iteration, True)
+                return Minimum(theta, value, gradient, iteration, True)
             if stalled(value):
                 gap = objective.gap(theta, gradient)
                 if stalled.ends(value, gap):
                     return halt(theta, value, gradient, iteration, gap)
-        return Result(theta, value, gradient, self.max_iter, False)
+        return Minimum(theta, value, gradient, self.max_iter, False)

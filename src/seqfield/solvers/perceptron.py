@@ -1,9 +1,9 @@
 """The averaged perceptron (Collins 2002; Altun 2005, algorithms 1 and 6).
 
-Needs ``problem``: plain arrays of features, weights and labels. It goes through the sequences in
-a shuffled order; where the best labelling is not the known one, the features of the known one are
-added to the weights and those of the best one taken away. One compiled loop does an epoch. In the
-dual form the same steps are taken in the coefficients of tokens and transitions.
+It goes through the sequences in a shuffled order; where the best labelling is not the known one,
+the features of the known one are added to the weights and those of the best one taken away. One
+compiled loop does an epoch. In the dual form the same steps are taken in the coefficients of tokens
+and transitions.
 
 The average over all sequences of all epochs costs nothing extra: with the clock c counting
 sequences, an update d at time c lives on in theta from then on, so the mean of theta over a time C
@@ -19,9 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield._compile import inlined, loop
-from seqfield.architectures.dual import Growing, add_at, has_row, read_scores
+from seqfield.architectures._maps import Table
+from seqfield.architectures.dual import add_at, has_row, read_scores
 from seqfield.chain._numba_paths import viterbi
-from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.errors import InputError
+from seqfield.objectives.needs import LINEAR_OR_DUAL, OWN_CRITERION, check
+from seqfield.objectives.problems import DualProblem, LinearProblem
+from seqfield.solvers._base import Callback, Floats, Minimum, Step
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,24 @@ class Perceptron:
     max_iter: int = 20
     average: bool = True
     seed: int = 0
-    needs = ("problem",)
+    needs = (LINEAR_OR_DUAL, OWN_CRITERION)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Learn from theta."""
-        require("the perceptron", objective, self.needs)
-        problem = objective.problem()
-        go = _Dual if isinstance(problem.tables, Growing) else _Primal
+    def minimise(
+        self,
+        problem: LinearProblem | DualProblem,
+        theta: Floats,
+        callback: Callback | None = None,
+    ) -> Minimum:
+        """Learn from theta, which must be zero in the dual form."""
+        check(self, problem)
         rng = np.random.default_rng(self.seed)
         now, sums, clock = theta.copy(), np.zeros_like(theta), 1
-        epoch_over = go(problem, now, sums)
-        n_tokens = int(problem.tables.offsets[-1])
+        epoch_over: _Primal | _Dual
+        if isinstance(problem, DualProblem):
+            epoch_over = _Dual(problem, now, sums)
+        else:
+            epoch_over = _Primal(problem, now, sums)
+        n_tokens = int(problem.targets.offsets[-1])
         out, value, epoch = theta, 0.0, 0
         for epoch in range(1, self.max_iter + 1):
             order = rng.permutation(len(problem.weights))
@@ -56,18 +67,18 @@ class Perceptron:
             stop = callback is not None and callback(Step(epoch, out, value))
             if stop or mistakes == 0:
                 break
-        return Result(out, value, None, epoch, True)
+        return Minimum(out, value, None, epoch, True)
 
 
 class _Primal:
     """Epochs over explicit weights theta."""
 
-    def __init__(self, problem: Any, theta: Floats, sums: Floats) -> None:
+    def __init__(self, problem: LinearProblem, theta: Floats, sums: Floats) -> None:
         tables = problem.tables
         edge = tables.edge
         if edge is None:
             none, no_weights = np.zeros(0, np.int64), np.zeros(0, np.int32)
-            edge = (none, no_weights, np.zeros(0), none, no_weights)
+            edge = Table(none, no_weights, np.zeros(0), none, no_weights)
         first = (tables.offsets, *tables.node, *edge, tables.edge_first, tables.pair_weight)
         self._arrays = (*first, *_known(problem, len(tables.pair_weight)), theta, sums)
 
@@ -78,8 +89,10 @@ class _Primal:
 class _Dual:
     """Epochs over theta = [beta | delta] of `architectures.dual.Dual`."""
 
-    def __init__(self, problem: Any, theta: Floats, sums: Floats) -> None:
-        self._growing: Growing = problem.tables
+    def __init__(self, problem: DualProblem, theta: Floats, sums: Floats) -> None:
+        if theta.any():
+            raise InputError("the dual perceptron starts at zero: give zeros as theta")
+        self._growing = problem.zero()
         split = self._growing.dual.split
         known = _known(problem, self._growing.dual.n_labels)
         self._wanted = np.empty(int(np.diff(self._growing.offsets).max()), np.int64)
@@ -96,7 +109,7 @@ class _Dual:
         return mistakes
 
 
-def _known(problem: Any, s: int) -> tuple[Any, ...]:
+def _known(problem: LinearProblem | DualProblem, s: int) -> tuple[Any, ...]:
     """Constraints, labels and weights as the loops want them."""
     targets, c = problem.targets, problem.constraint
     allowed = targets.allowed

@@ -178,8 +178,8 @@ class MeanField:
     def __call__(self, slopes: Slopes, values: Values, kernel: int) -> Floats:
         """The gain of each candidate (n, C)."""
         theta = np.concatenate([values.table.ravel(), values.transitions.ravel()])
-        designs, weights, free, held = slopes.objective.occupancies(theta)
-        rows = np.concatenate([design.rows for design in designs])
+        weights, free, held = slopes.objective.occupancies(theta)
+        rows = np.asarray(slopes.objective.data.x[:, 0], np.int64)
         covariance, own = slopes.atoms.covariances[kernel], slopes.own[kernel].table
         out = np.zeros_like(own)
 

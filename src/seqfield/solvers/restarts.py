@@ -1,37 +1,71 @@
-"""Perturbed restarts around another optimiser, for objectives that are not convex.
+"""Perturbed restarts around another solver, for objectives that are not convex.
 
-Needs what the inner optimiser needs. As in Altun (2005, 2.4): start again from a point slightly
+Needs what the inner solver needs. As in Altun (2005, 2.4): start again from a point slightly
 and randomly off the best one until the value does not improve.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-from seqfield.solvers._base import Callback, Floats, Result, Step
+from seqfield.objectives.needs import Need
+from seqfield.objectives.objective import Objective
+from seqfield.solvers._base import Callback, Floats, Minimum, Solver, Step
+
+
+class Tolerant(Protocol):
+    """A solver that ends by a relative tolerance, after so many iterations at most."""
+
+    @property
+    def max_iter(self) -> int:
+        """Most iterations."""
+        ...
+
+    @property
+    def tol(self) -> float:
+        """Of the value, what a run may leave."""
+        ...
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What it asks of architecture, loss and prior."""
+        ...
+
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
+        """Minimise from theta."""
+        ...
 
 
 @dataclass(frozen=True)
-class Restarts:
+class Restarts(Solver):
     """At most ``n`` restarts; the result is never worse than that of the first run.
 
     The noise on each weight is normal with ``scale`` times the root mean square weight.
     """
 
-    inner: Any
+    inner: Tolerant
     n: int = 1
     scale: float = 0.1
     seed: int = 0
 
     @property
-    def max_iter(self) -> int:
+    def max_iter(self) -> int:  # type: ignore[override]
         """Iterations of all runs together, at most."""
-        return int(self.inner.max_iter) * (1 + self.n)
+        return self.inner.max_iter * (1 + self.n)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    @property
+    def needs(self) -> tuple[Need, ...]:  # type: ignore[override]
+        """Those of the inner solver."""
+        return self.inner.needs
+
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
         """Minimise from theta."""
         rng, done, stopped = np.random.default_rng(self.seed), 0, False
 
@@ -42,14 +76,14 @@ class Restarts:
             )
             return stopped
 
-        best: Result = self.inner.minimise(objective, theta, onward)
+        best = self.inner.minimise(objective, theta, onward)
         done = best.n_iter
         for _ in range(self.n):
             if stopped:
                 break
             spread = self.scale * np.sqrt(np.mean(best.theta**2))
             near = best.theta + spread * rng.normal(size=len(theta)) * (best.theta != 0.0)
-            again: Result = self.inner.minimise(objective, near, onward)
+            again = self.inner.minimise(objective, near, onward)
             done += again.n_iter
             gain = best.value - again.value
             if gain > 0.0:

@@ -1,7 +1,7 @@
 """Stochastic gradients with per-weight steps (AdaGrad, Duchi et al. 2011), for large data.
 
-Needs ``batches`` and ``batch_gradients``, which names the weights a batch touches: a step costs
-what the batch costs, however large the model is. The step falls linearly to zero over the
+A batch names the weights that it touches: a step costs what the batch costs, however large the
+model is. The step falls linearly to zero over the
 planned epochs, so the last iterate needs no averaging.
 """
 
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from seqfield._compile import loop
-from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.objectives.needs import ADDITIVE, LOSS, NO_L1, SCORES, TOUCHES, check
+from seqfield.objectives.objective import Objective
+from seqfield.solvers._base import Callback, Floats, Minimum, Solver, Step
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Solver):
     """AdaGrad on minibatches of sequences, in an order shuffled anew in each epoch by the seed.
 
     ``group`` batches are differentiated at the same weights, on threads, before their steps are
@@ -31,11 +33,13 @@ class SGD:
     group: int = 2
     step_size: float = 1.0
     seed: int = 0
-    needs = ("value_and_grad", "batches", "batch_gradients")
+    needs = (SCORES, LOSS, TOUCHES, ADDITIVE, NO_L1)
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
+    def minimise(
+        self, objective: Objective, theta: Floats, callback: Callback | None = None
+    ) -> Minimum:
         """Minimise from theta."""
-        require("SGD", objective, self.needs)
+        check(self, objective)
         rng = np.random.default_rng(self.seed)
         batches = objective.batches(self.batch_size, rng)
         theta, squares = theta.copy(), np.zeros_like(theta)
@@ -53,7 +57,7 @@ class SGD:
             if callback is not None and callback(Step(epoch, theta, value)):
                 break
         total, gradient = objective.value_and_grad(theta)
-        return Result(theta, total, gradient, epoch, True)
+        return Minimum(theta, total, gradient, epoch, True)
 
 
 @loop

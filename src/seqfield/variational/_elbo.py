@@ -7,7 +7,7 @@ pulled back to q, and to what the prior is made of.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,13 @@ from seqfield._checks import score_size
 from seqfield.architectures.inducing import Batch, Inducing
 from seqfield.errors import InputError
 from seqfield.solvers._base import Floats
-from seqfield.variational._expectations import Expected, Moments, by_reparameterisation, by_scores
+from seqfield.variational._expectations import (
+    Bound,
+    Expected,
+    Moments,
+    by_reparameterisation,
+    by_scores,
+)
 from seqfield.variational.gaussians import Gaussians, divergence
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ def elbo(
     q: Gaussians,
     architecture: Inducing,
     batch: Batch,
-    bound: Any,
+    bound: Bound,
     settings: StochasticVariational,
     rng: np.random.Generator,
 ) -> Gradient:
@@ -94,6 +100,7 @@ def elbo(
     for c in range(k):
         moments, wide = moments_of(q, batch, c)
         if settings.gradient == "reparam":
+            assert bound.gradient is not None  # the method has asked for it
             bent = bound.curvature if settings.natural else None
             found = by_reparameterisation(moments, bound.gradient, settings.n_samples, rng, bent)
         else:

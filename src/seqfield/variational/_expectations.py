@@ -23,12 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqfield.chain import ChainScores, marginals, sample
+from seqfield.chain.constraint import Constraint
 from seqfield.errors import InputError
+from seqfield.labels import Targets
+from seqfield.losses._base import BendsByLabel, Loss
 from seqfield.losses.log import LogLoss
 from seqfield.solvers._base import Floats
 
@@ -184,7 +188,11 @@ def _symmetric(matrices: Floats) -> Floats:
 
 
 def information(
-    scores: ChainScores, allowed: Any, weights: Floats, rng: np.random.Generator, n: int
+    scores: ChainScores,
+    allowed: NDArray[np.bool_],
+    weights: Floats,
+    rng: np.random.Generator,
+    n: int,
 ) -> tuple[list[Floats], Floats]:
     """Fisher information of partly known labels by the scores of each sequence, one label at a time
     (S, T, T), and by each transition (S, S): unbiased, and positive semi-definite always.
@@ -217,13 +225,32 @@ class Bound(NamedTuple):
     curvature: Curvature | None = None
 
 
+class Likelihood(Protocol):
+    """What labels are worth under scores."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a bound has derivatives by the scores."""
+        ...
+
+    def bends(self, targets: Targets) -> bool:
+        """Whether there are second derivatives of one sign, or what stands for them."""
+        ...
+
+    def bound(self, targets: Targets, weights: Floats) -> Bound:
+        """For given labels, sequence i counting weights[i] times."""
+        ...
+
+
 class ChainLikelihood:
     """A loss over chain scores as a log-likelihood of draws of scores."""
 
-    def __init__(self, loss: Any, constraint: Any) -> None:
+    differentiable = True
+
+    def __init__(self, loss: Loss, constraint: Constraint | None) -> None:
         self.loss, self.constraint = loss, constraint
 
-    def bound(self, targets: Any, weights: Floats) -> Bound:
+    def bound(self, targets: Targets, weights: Floats) -> Bound:
         """For given labels, sequence i counting weights[i] times."""
 
         def scores(f: Floats, t: Floats) -> ChainScores:
@@ -245,18 +272,18 @@ class ChainLikelihood:
         ) -> tuple[list[Floats], Floats]:
             if targets.allowed is not None and isinstance(self.loss, LogLoss):
                 return information(scores(f, t), targets.allowed, weights, rng, LABELLINGS)
-            node, edge = self.loss.curvature(scores(f, t), targets, weights, rng, LABELLINGS)
-            return node, edge
+            assert isinstance(self.loss, BendsByLabel)
+            return self.loss.curvature(scores(f, t), targets, weights, rng, LABELLINGS)
 
         return Bound(values, gradient, curvature if self.bends(targets) else None)
 
-    def bends(self, targets: Any) -> bool:
+    def bends(self, targets: Targets) -> bool:
         """Whether there are second derivatives of one sign, or what stands for them.
 
         The pieces of the piecewise likelihood have them where a label is known or missing; of
         several candidates they have not.
         """
-        if not hasattr(self.loss, "curvature"):
+        if not isinstance(self.loss, BendsByLabel):
             return False
         if isinstance(self.loss, LogLoss) or targets.allowed is None:
             return True
@@ -271,10 +298,16 @@ class BlackBox:
     -1 where a label is not known, and returns k log-likelihoods.
     """
 
+    differentiable = False
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    def bound(self, targets: Any, weights: Floats) -> Bound:
+    def bends(self, targets: Targets) -> bool:
+        """Nothing is known of it but its values."""
+        return False
+
+    def bound(self, targets: Targets, weights: Floats) -> Bound:
         """For given labels, sequence i counting weights[i] times."""
 
         def values(f: Floats, t: Floats) -> Floats:

@@ -47,6 +47,12 @@ class Gaussians(NamedTuple):
         """pi (K,)."""
         return np.asarray(softmax(self.logits))
 
+    @property
+    def mean(self) -> Floats:
+        """Of v and T, one after the other (M S + S^2,)."""
+        mean = np.einsum("k,kms->ms", self.weights, self.means)
+        return np.concatenate([mean.ravel(), self.steps.ravel()])
+
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """n draws of v (n, M, S) and T (n, S, S)."""
         which = rng.choice(len(self.logits), size=n, p=self.weights)

@@ -14,24 +14,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqfield.architectures.inducing import Batch, Inducing
-from seqfield.errors import InputError
-from seqfield.solvers._base import Callback, Floats, Result, Step, require
+from seqfield.errors import CapabilityError, InputError
+from seqfield.objectives.needs import INDUCING, OWN_CRITERION, check
+from seqfield.solvers._base import Callback, Floats, Step
 from seqfield.variational._elbo import Gradient, elbo
-from seqfield.variational._expectations import (
-    draw_noise,
-    scores_of,
-)
+from seqfield.variational._expectations import Bound, draw_noise, scores_of
 from seqfield.variational.gaussians import (
     Gaussians,
     Natural,
     divergence_gradient,
     natural_steps,
 )
+from seqfield.variational.problems import InducingProblem
 
 #: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
 SETTLE, POWER = 10.0, 0.7
@@ -53,23 +53,28 @@ ON_THE_WAY = 0.25
 
 
 class Fitted(NamedTuple):
-    """The end of it: q, the architecture with its kernel and tokens, the ELBO of each step, and
-    whether the kernel's parameters were still on their way."""
+    """The end of it: q, the architecture with its kernel and tokens, the ELBO of each step, that of
+    the last epoch, whether the kernel's parameters were still on their way, the number of epochs,
+    and whether they came to an end."""
 
     q: Gaussians
     architecture: Inducing
     elbos: Floats
-    moving: bool = False
+    bound: float
+    moving: bool
+    n_iter: int
+    converged: bool
+
+    @property
+    def mean(self) -> Floats:
+        """Posterior means of the whitened functions and the transitions."""
+        return self.q.mean
 
 
 @dataclass(frozen=True)
 class StochasticVariational:
-    """``max_iter`` epochs at most.
+    """``max_iter`` epochs at most."""
 
-    Needs ``problem`` of an objective over `architectures.inducing.Inducing`.
-    """
-
-    likelihood: Any
     gradient: str = "reparam"
     natural: bool = True
     n_components: int = 1
@@ -81,19 +86,19 @@ class StochasticVariational:
     optimize_kernel: bool = True
     optimize_inducing: bool = False
     seed: int = 0
-    needs = ("problem",)
+    needs = (INDUCING, OWN_CRITERION)
 
     def moves(self, architecture: Inducing) -> bool:
         """Whether the prior has something to learn."""
         learns = self.optimize_kernel and len(architecture.kernel.log_parameters) > 0
         return learns or self.optimize_inducing
 
-    def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Maximise the ELBO; the result's trace holds `Fitted`."""
-        require("stochastic variational inference", objective, self.needs)
-        problem, architecture = objective.problem(), objective.architecture
-        state = _State(self, architecture, np.random.default_rng(self.seed))
-        n = len(problem.tables)
+    def fit(self, problem: InducingProblem, callback: Callback | None = None) -> Fitted:
+        """Maximise the ELBO, from the prior on."""
+        check(self, problem)
+        self._check_likelihood(problem)
+        state = _State(self, problem.architecture, np.random.default_rng(self.seed))
+        n = len(problem.data)
         n_batches = -(-n // self.batch_size)
         settled, kernel = _Watch(self.tol), _Drift(n_batches * self.learning_rate)
         converged, epoch = False, 0
@@ -102,16 +107,35 @@ class StochasticVariational:
             for chosen in np.array_split(order, n_batches):
                 state.step(problem, np.sort(chosen), n)
             value = float(np.mean(state.elbos[-n_batches:]))
-            if callback is not None and callback(Step(epoch, state.theta, -value)):
+            if callback is not None and callback(Step(epoch, state.q.mean, -value)):
                 break
             # both look at every epoch
             kernel(state.architecture.kernel.log_parameters)
             converged = settled(value) and not kernel.moving
             if converged:
                 break
-        fitted = Fitted(state.q, state.architecture, np.array(state.elbos), kernel.moving)
-        last = float(np.mean(fitted.elbos[-n_batches:]))
-        return Result(state.theta, -last, None, epoch, converged, (fitted,))
+        elbos = np.array(state.elbos)
+        last = float(np.mean(elbos[-n_batches:]))
+        return Fitted(state.q, state.architecture, elbos, last, kernel.moving, epoch, converged)
+
+    def _check_likelihood(self, problem: InducingProblem) -> None:
+        """Raise a `CapabilityError` for derivatives that the likelihood does not have."""
+        own = problem.likelihood
+        kind = type(self).__name__
+        if self.gradient == "reparam" and not own.differentiable:
+            raise CapabilityError(
+                f"{kind} needs a likelihood with derivatives: use gradient='score' for one that is "
+                "a function of values alone"
+            )
+        if self.natural and not (self.gradient == "reparam" and own.bends(problem.targets)):
+            raise CapabilityError(
+                f"{kind} needs second derivatives of one sign for natural gradients: use "
+                "natural=False"
+            )
+        if self.natural and self.n_components > 1:
+            raise CapabilityError(
+                f"{kind} needs one component for natural gradients: use natural=False"
+            )
 
 
 class _Watch:
@@ -124,7 +148,8 @@ class _Watch:
     """
 
     def __init__(self, tol: float) -> None:
-        self.tol, self.values = tol, []  # type: float, list[float]
+        self.tol = tol
+        self.values: list[float] = []
 
     def __call__(self, value: float) -> bool:
         self.values.append(value)
@@ -176,17 +201,11 @@ class _State:
         if settings.natural:
             self._naturals = Natural(architecture.n_labels, architecture.size)
 
-    @property
-    def theta(self) -> Floats:
-        """Posterior means."""
-        mean = np.einsum("k,kms->ms", self.q.weights, self.q.means)
-        return np.concatenate([mean.ravel(), self.q.steps.ravel()])
-
-    def step(self, problem: Any, chosen: Any, n: int) -> None:
+    def step(self, problem: InducingProblem, chosen: NDArray[np.int64], n: int) -> None:
         """One batch."""
-        batch = self.architecture.lay_out(problem.tables[chosen])
+        batch = self.architecture.lay_out(problem.data[chosen])
         weights = problem.weights[chosen] * (n / len(chosen))
-        bound = self.settings.likelihood.bound(problem.targets[chosen], weights)
+        bound = problem.likelihood.bound(problem.targets[chosen], weights)
         found = elbo(self.q, self.architecture, batch, bound, self.settings, self.rng)
         self.elbos.append(found.value)
         self.n_steps += 1
@@ -198,7 +217,7 @@ class _State:
         else:
             self._adam(found)
 
-    def _natural(self, batch: Batch, bound: Any, found: Gradient, share: float) -> None:
+    def _natural(self, batch: Batch, bound: Bound, found: Gradient, share: float) -> None:
         epochs = self.n_steps * share
         rate = min(1.0, 2.0 * share) * (1.0 + max(0.0, epochs - 1.0) / SETTLE) ** -POWER
         rate = min(rate, LONGEST if self.n_steps > 1 else FIRST)
@@ -216,7 +235,7 @@ class _State:
         self.q = Gaussians(q.logits, means, roots, steps, variances)
 
     def _peak(
-        self, batch: Batch, bound: Any, found: Gradient, d_means: Floats, d_steps: Floats
+        self, batch: Batch, bound: Bound, found: Gradient, d_means: Floats, d_steps: Floats
     ) -> float:
         """Where the ELBO peaks along a step of all means, by its slope and second derivative: each
         label and each transition was moved as if the others stood still."""
@@ -230,6 +249,7 @@ class _State:
         d_node = batch.phi @ d_means[0]
         h = 1e-3 / max(float(np.abs(d_node).max()), float(np.abs(d_steps).max()), 1e-12)
         f, t = scores_of(moments, draw_noise(moments, BENDS, self.rng, paired=True))
+        assert bound.gradient is not None
         for own, table in zip(f, t, strict=True):
             up = bound.gradient(own + h * d_node, table + h * d_steps)
             down = bound.gradient(own - h * d_node, table - h * d_steps)
@@ -243,7 +263,7 @@ class _State:
     def _rising(
         self,
         batch: Batch,
-        bound: Any,
+        bound: Bound,
         found: Gradient,
         d_means: Floats,
         d_steps: Floats,
