@@ -29,7 +29,7 @@ from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
 from seqfield.persist import read_model, write_model
 from seqfield.posteriors.kernel_slice import sample_kernel
-from seqfield.posteriors.remainder import JITTER, Remainder
+from seqfield.functions.remainder import JITTER, Remainder
 from seqfield.samplers import hamiltonian
 from seqfield.samplers._base import effective_sample_size
 from seqfield.sequences import Sequences, offsets_of

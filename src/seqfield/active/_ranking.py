@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scipy.special import entr
 
 from seqfield._checks import number
-from seqfield.active._posterior import Posterior, posteriors
 from seqfield.active._spread import spread
-from seqfield.data.schemes import span_codes
-from seqfield.errors import CapabilityError, InputError
+from seqfield.data.schemes import SpanCodes
+from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.kernels import as_kernel
 from seqfield.labels import UNKNOWN, Targets, nested
+from seqfield.predictions import LabelDistribution
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
@@ -141,7 +141,7 @@ def rank(
     strategy = _checked(strategy, unit, per_token, diversity)
     if n is not None:
         number("n", n, low=1, whole=True)
-    data: Sequences = model._encode(X_pool, lengths)
+    data: Sequences = model.encode(X_pool, lengths)
     known = _known(model, data, y, flat=lengths is not None)
     numbers = np.flatnonzero(np.minimum.reduceat(known.codes, known.offsets[:-1]) < 0)
     if not len(numbers):
@@ -185,20 +185,27 @@ class _Pool(NamedTuple):
         """Open tokens of each sequence."""
         return np.add.reduceat(self.is_open.astype(np.int64), self.known.offsets[:-1])
 
-    def posteriors(self) -> Iterator[Posterior]:
-        """What the model believes of the open labels."""
-        return posteriors(self.model, self.data, self.known, self.numbers)
+    def said(self) -> Iterator[tuple[LabelDistribution, Targets]]:
+        """What the model says of the open labels given the known ones, which follow, in blocks."""
+        at = 0
+        for free in self.model.distributions(self.data):
+            known = self.known[np.arange(at, at + len(free))]
+            try:
+                yield (
+                    free if known.mask(len(free.labels)).all() else free.given_targets(known),
+                    known,
+                )
+            except LabelError as error:
+                if error.place is None:
+                    raise
+                i = int(self.numbers[at + error.place[0]])
+                reason = str(error).partition(": ")[2]
+                raise LabelError(f"sequence {i}: {reason}", place=(i, 0)) from error
+            at += len(free)
 
     def proba(self) -> Floats:
         """p(y_t = j | x, known labels) (N, S)."""
-        if self.model.joint:
-            return np.vstack([one.marginals() for one in self.posteriors()])
-        if not self.known.mask(len(self.model.classes_)).all():
-            raise CapabilityError(
-                f"{type(self.model).__name__} has no joint distribution of labels, so it cannot "
-                "tell what known labels say about open ones: rank sequences without any label"
-            )
-        return np.vstack(self.model.predict_proba(self.data))
+        return np.vstack([one.proba for one, _ in self.said()])
 
 
 def _checked(strategy: str | None, unit: str, per_token: bool, diversity: float) -> str:
@@ -223,7 +230,7 @@ def _known(model: Any, data: Sequences, y: Any, *, flat: bool) -> Targets:
     if y is None:
         codes = np.full(data.n_tokens, UNKNOWN, np.int32)
         return Targets(codes, np.ones((len(codes), len(model.classes_)), bool), data.offsets)
-    targets: Targets = model._labels.encode(nested(y, data.offsets, flat=flat), model.missing_label)
+    targets: Targets = model.labels_.encode(nested(y, data.offsets, flat=flat), model.missing_label)
     return targets
 
 
@@ -242,16 +249,36 @@ def _values(pool: _Pool, strategy: str, per_token: bool) -> Floats:
         )
     size = pool.n_open if per_token else 1
     if strategy in ("least_confidence", "margin"):
-        best, second = np.hstack([one.two_best() for one in pool.posteriors()])
+        found = [row for one, _ in pool.said() for row in one.joint.nbest(2)]
+        best, second = np.array(
+            [[p for _, p in row] + [-np.inf] * (2 - len(row)) for row in found]
+        ).T
         # 1 - p, exact also where p is close to 1
         doubt: Floats = -np.expm1(best / size)
         return doubt if strategy == "least_confidence" else doubt + np.exp(second)
     if strategy == "expected_spans":
-        codes = span_codes(pool.model.classes_.tolist())
-        parts = [one.expected_spans(codes) for one in pool.posteriors()]
+        parts = [expected_spans(one, known) for one, known in pool.said()]
     else:
-        parts = [one.entropy() for one in pool.posteriors()]
+        parts = [one.entropy() for one, _ in pool.said()]
     return np.concatenate(parts) / size
+
+
+def expected_spans(said: LabelDistribution, known: Targets) -> Floats:
+    """The expected number of spans (n,) that start at open tokens."""
+    # a span starts at t if y_t is inside one that does not go on from t - 1
+    codes: SpanCodes = said.span_codes
+    inside = (codes.kind >= 0).astype(np.float64)
+    same = np.equal.outer(codes.kind, codes.kind) & (codes.kind >= 0)
+    goes_on = (same & codes.opens[:, None] & codes.continues).astype(np.float64)
+    total = said.joint.expectation(np.tile(inside, (len(known.codes), 1)), -goes_on)
+    y, first = known.codes, known.offsets[:-1]
+    if (y < 0).all():
+        return total
+    # at a token whose label is known the one before it alone decides
+    before = np.roll(said.proba, 1, axis=0)
+    before[first] = 0.0
+    starts = inside[y] - np.einsum("ti,ti->t", before, goes_on.T[y])
+    return total - np.add.reduceat(np.where(y < 0, 0.0, starts), first)
 
 
 # --- tokens and spans -----------------------------------------------------------------------------
@@ -277,14 +304,14 @@ def _tokens(pool: _Pool, strategy: str, n: int | None) -> list[RankedToken]:
 
 
 def _spans(pool: _Pool, n: int | None) -> list[RankedSpan]:
-    codes = span_codes(pool.model.classes_.tolist())
     before, parts = 0, []
-    for one in pool.posteriors():
-        rows, p = one.likely_spans(codes, LEAST_SPAN)
-        a = one.known.offsets[rows[:, 0]]
+    for one, _ in pool.said():
+        codes = one.span_codes
+        rows, p = one.joint.likely_spans(codes, LEAST_SPAN)
+        a = one.offsets[rows[:, 0]]
         where = (rows[:, 0] + before, rows[:, 2] - a, rows[:, 3] + 1 - a, rows[:, 1])
         parts.append(np.column_stack([*where, p]))
-        before += len(one.known.offsets) - 1
+        before += len(one)
     found = np.vstack(parts)
     score = np.minimum(found[:, 4], 1.0 - found[:, 4])
     found, score = found[score >= LEAST_SPAN], score[score >= LEAST_SPAN]

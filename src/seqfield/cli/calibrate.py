@@ -63,4 +63,4 @@ def calibrate(
     before = gain.before or [math.nan] * len(names)
     for name, *numbers in zip(names, before, gain.after, strict=True):
         out.add_row(name, *map(fixed, numbers))
-    show(console(), f"{source}: temperature {scaled.temperature_:.3g}", out)
+    show(console(), f"{source}: temperature {scaled.calibration_.temperature:.3g}", out)

@@ -35,8 +35,8 @@ class Guess(NamedTuple):
     probability: float | None
 
 
-def guesses(model: Any, data: Any, decoding: str, least: float | None = None) -> list[Guess]:
-    """The guesses of encoded sequences.
+def guesses(model: Any, X: Any, decoding: str, least: float | None = None) -> list[Guess]:
+    """The guesses of sequences, which are scored once.
 
     With ``least`` the model abstains where it is less sure: from a span, all of it, by the exact
     probability of the span; from a token outside of spans by that of its label.
@@ -45,14 +45,14 @@ def guesses(model: Any, data: Any, decoding: str, least: float | None = None) ->
 
     from seqfield.data.annotation import Marked
 
-    labels = model.predict(data, decoding=decoding)
-    tells = model.has_probabilities
+    said = model.distribution(X)
+    labels, tells = said.best(decoding), model.has_probabilities
     # to abstain takes probabilities: a model that has none says so
-    proba: Any = model.predict_proba(data) if tells or least is not None else [None] * len(labels)
-    marked = _spans(model, data, labels, decoding, tells and (model.joint or least is not None))
+    proba: Any = said.marginals() if tells or least is not None else [None] * len(labels)
+    marked = _spans(said, labels, decoding, tells and (model.joint or least is not None))
     whole: Any = [None] * len(labels)
     if tells and model.joint:
-        whole = np.exp(model.log_likelihood(data, labels)).tolist()
+        whole = np.exp(said.log_prob(labels)).tolist()
     place = {label: k for k, label in enumerate(model.classes_.tolist())}
     out = []
     for i, names in enumerate(labels):
@@ -71,14 +71,14 @@ def guesses(model: Any, data: Any, decoding: str, least: float | None = None) ->
     return out
 
 
-def _spans(model: Any, data: Any, labels: Any, decoding: str, exact: bool) -> Any:
+def _spans(said: Any, labels: Any, decoding: str, exact: bool) -> Any:
     """The spans of each sequence, or None if the labels are not of a span scheme."""
     from seqfield.data.schemes import NO_SPANS, reading, spans
 
-    if reading(model.classes_.tolist(), "auto") == NO_SPANS:
+    if reading(said.labels.names, "auto") == NO_SPANS:
         return None
     if exact:
-        return model.predict_spans(data, decoding=decoding)
+        return said.spans(decoding)
     return [spans(row) for row in labels]
 
 

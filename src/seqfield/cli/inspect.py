@@ -117,9 +117,9 @@ def _show_transitions(screen: Console, model: Any, names: list[str], top: int | 
 
 def _forbidden(model: Any, names: list[str]) -> dict[str, list[str]]:
     """What may not follow each label; "(start)" and "(end)" stand for the ends of a sequence."""
-    if model._constraint is None:
+    if model.constraint_ is None:
         return {}
-    start, pairs, end = model._constraint.start, model._constraint.pairs, model._constraint.end
+    start, pairs, end = vars(model.constraint_).values()
     rows = {"(start)": [*start, 0.0]}
     rows |= {name: [*row, last] for name, row, last in zip(names, pairs, end, strict=True)}
     columns = [*names, "(end)"]

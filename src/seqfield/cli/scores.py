@@ -34,10 +34,17 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
     """
     from seqfield import metrics
 
-    data = model.features_.transform(X)
     known = set(model.classes_.tolist())
     judged = [[label if label in known else None for label in row] for row in y]
-    predicted = model.predict(data)
+    predicted: list[Any] = []
+    proba: list[Any] = []
+    joint = 0.0
+    for said in model.distributions(X):
+        own = judged[len(predicted) : len(predicted) + len(said)]
+        predicted += said.best()
+        if model.has_probabilities:
+            proba += said.marginals()
+            joint += metrics.joint_nll(said.log_prob(own)) if model.joint else 0.0
     spans = _spans(y, predicted, model.classes_.tolist(), scheme)
     return {
         "unknown_labels": sorted({label for row in y for label in row} - known),
@@ -46,23 +53,22 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
         "token_accuracy": metrics.token_accuracy(y, predicted),
         "sequence_accuracy": 1.0 - metrics.sequence_error(y, predicted),
         "transition_accuracy": metrics.transition_accuracy(y, predicted),
-        **_of_probabilities(model, data, judged, predicted),
+        **_of_probabilities(model, judged, predicted, proba, joint),
         "spans": spans and _plain(spans) | {"by_type": _plain_all(spans.by_type)},
         "labels": _plain_all(metrics.per_label(y, predicted)),
     }
 
 
-def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str, float]:
+def _of_probabilities(
+    model: Any, y: Any, predicted: Any, proba: Any, joint: float
+) -> dict[str, float]:
     """Scores that need probabilities; none for a model without them."""
     from seqfield import metrics
 
     if not model.has_probabilities:
         return {}
-    proba, joint = model.predict_proba(data), {}
-    if model.joint:
-        nll = metrics.joint_nll(model.log_likelihood(data, y))
-        joint["joint_nll_per_sequence"] = nll / len(y)
-    return joint | {
+    whole = {"joint_nll_per_sequence": joint / len(y)} if model.joint else {}
+    return whole | {
         "nll_per_token": metrics.token_nll(y, proba, model.classes_, mean=True),
         "ece": metrics.ece(y, proba, model.classes_, labels=predicted),
         "brier": metrics.brier(y, proba, model.classes_),

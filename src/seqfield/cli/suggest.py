@@ -166,7 +166,7 @@ def _written(
     for one in found:
         by_sequence.setdefault(one.sequence, []).append(one)
     own = [X[i] for i in by_sequence]
-    guessed = guesses(model, model.features_.transform(own), "viterbi") if own else []
+    guessed = guesses(model, own, "viterbi") if own else []
     if form is Format.CONLL:
         kept = [rows[i] for i in by_sequence]
         return map(_block, kept, by_sequence.values(), guessed)

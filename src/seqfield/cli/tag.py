@@ -112,7 +112,7 @@ def _abstaining(
     if ABSTAINED in model.classes_.tolist():
         raise CapabilityError(f"the model has a label {ABSTAINED!r}: it cannot stand for no label")
     text = io.StringIO()
-    found = guesses(model, model.features_.transform(X), decoding.value, least)
+    found = guesses(model, X, decoding.value, least)
     write_conll(text, rows, (cells(guess, confidence) for guess in found))
     return text.getvalue()
 
@@ -132,7 +132,7 @@ def _as_json(
     def records() -> Iterator[dict[str, Any]]:
         done = 0
         for _, X in batches:
-            found = guesses(model, model.features_.transform(X), decoding.value, least)
+            found = guesses(model, X, decoding.value, least)
             if form is Format.JSONL:
                 yield from map(as_record, X, found)
                 continue
@@ -147,9 +147,9 @@ def _as_json(
 def _labelled(model: Any, rows: Any, X: Any, decoding: Decoding, confidence: bool) -> str:
     from seqfield.data.conll import write_conll
 
-    data = model.features_.transform(X)
-    labels = model.predict(data, decoding=decoding.value)
-    cells = _Cells(model, data, confidence)
+    said = model.distribution(X)
+    labels = said.best(decoding.value)
+    cells = _Cells(said, confidence)
     text = io.StringIO()
     write_conll(text, rows, (cells.of(i, names) for i, names in enumerate(labels)))
     return text.getvalue()
@@ -158,10 +158,10 @@ def _labelled(model: Any, rows: Any, X: Any, decoding: Decoding, confidence: boo
 def _ranked(model: Any, rows: Any, X: Any, n: int, confidence: bool) -> str:
     from seqfield.data.conll import write_conll
 
-    data = model.features_.transform(X)
-    cells = _Cells(model, data, confidence)
+    said = model.distribution(X)
+    cells = _Cells(said, confidence)
     text = io.StringIO()
-    for i, found in enumerate(model.predict_nbest(data, n)):
+    for i, found in enumerate(said.nbest(n)):
         for rank, (names, log_probability) in enumerate(found, 1):
             text.write(f"# {rank} {log_probability:.4f}\n")
             write_conll(text, [rows[i]], [cells.of(i, names)])
@@ -171,9 +171,9 @@ def _ranked(model: Any, rows: Any, X: Any, n: int, confidence: bool) -> str:
 class _Cells:
     """The columns that follow a token's own: the label and, if asked for, its probability."""
 
-    def __init__(self, model: Any, data: Any, confidence: bool) -> None:
-        self.proba = model.predict_proba(data) if confidence else None
-        self.place = {label: k for k, label in enumerate(model.classes_.tolist())}
+    def __init__(self, said: Any, confidence: bool) -> None:
+        self.proba = said.marginals() if confidence else None
+        self.place = said.labels.index
 
     def of(self, i: int, names: list[Any]) -> list[tuple[str, ...]]:
         """The cells of sequence i under the labels ``names``."""

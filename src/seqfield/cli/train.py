@@ -388,15 +388,14 @@ def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
         rows.append(
             (
                 "chosen",
-                f"{model.chosen_.loss}, cost {model.chosen_.cost:g}, c2 "
-                f"{model.chosen_.c2:g}, {model.kernel_!r}",
+                f"cost {model.chosen_.cost:g}, c2 {model.chosen_.c2:g}, {model.kernel_!r}",
             )
         )
     if hasattr(model, "r_hat_"):
         rows.append(("R-hat", f"{model.r_hat_:.3f} (about 1 if the chains agree)"))
         rows.append(("effective sample size", f"{model.effective_sample_size_:,.0f}"))
-    if model.temperature_ is not None:
-        rows.append(("temperature", f"{model.temperature_:.3g}"))
+    if model.calibration_ is not None:
+        rows.append(("temperature", f"{model.calibration_.temperature:.3g}"))
     rows.append(("seconds", f"{seconds:.1f}"))
     rows.append(("model", f"{output}, {decimal(Path(output).stat().st_size)}"))
     return facts(rows)

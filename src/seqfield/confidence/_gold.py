@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,43 +12,53 @@ from numpy.typing import NDArray
 from seqfield.data.schemes import Span, spans
 from seqfield.errors import LabelError
 from seqfield.labels import Codes, LabelSet, nested
+from seqfield.predictions import LabelDistribution
 from seqfield.sequences import Offsets, offsets_of
 
 
-class Decoded(NamedTuple):
-    """Decoded labels of N tokens by their place in ``classes_``, and the offsets of sequences."""
+def said(model: Any, X: Any) -> Iterator[LabelDistribution]:
+    """What a model, or a pipeline that ends in one, says of X: in blocks of whole sequences."""
+    if hasattr(model, "steps"):
+        X, model = model[:-1].transform(X), model[-1]
+    found: Iterator[LabelDistribution] = model.distributions(X)
+    return found
 
-    names: LabelSet
+
+class Gold(NamedTuple):
+    """What a model says of sequences, decoded, beside what is known of their labels.
+
+    ``codes`` and ``known`` (N,) are places in ``classes_``; a label that is missing, or one of
+    several, is -1. ``rows`` holds the known labels of each sequence, None where ``known`` has -1.
+    """
+
+    labels: LabelSet
     codes: Codes
+    known: Codes
     offsets: Offsets
+
+    @classmethod
+    def of(cls, model: Any, parts: list[LabelDistribution], y: Any) -> Gold:
+        """The gold labels y beside decoded ones."""
+        codes = np.concatenate([part.codes() for part in parts])
+        offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
+        labels = LabelSet(model.classes_.tolist())
+        rows = nested(y, offsets)
+        known = labels.encode(rows, getattr(model, "missing_label", None)).codes
+        if (known < 0).all():
+            raise LabelError("y holds no known label to compare with")
+        return cls(labels, codes, known, offsets)
 
     @property
     def sequence(self) -> NDArray[np.int64]:
         """Number of each token's sequence (N,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
-
-def decode(model: Any, X: Any) -> Decoded:
-    """The model's labels of X."""
-    names, rows = LabelSet(model.classes_.tolist()), model.predict(X)
-    return Decoded(names, names.encode(rows).codes, offsets_of([len(row) for row in rows]))
-
-
-def gold_codes(model: Any, decoded: Decoded, y: Any) -> Codes:
-    """Gold labels (N,) by their place in ``classes_``; -1 where missing or one of several."""
-    rows = nested(y, decoded.offsets)
-    codes = decoded.names.encode(rows, getattr(model, "missing_label", None)).codes
-    if (codes < 0).all():
-        raise LabelError("y holds no known label to compare with")
-    return codes
-
-
-def gold_rows(model: Any, decoded: Decoded, y: Any) -> list[list[Any]]:
-    """Gold labels of each sequence, None where `gold_codes` has -1."""
-    codes = gold_codes(model, decoded, y)
-    names = [*decoded.names.names, None]  # -1 is the last place
-    flat = [names[k] for k in codes.tolist()]
-    return [flat[a:b] for a, b in zip(decoded.offsets[:-1], decoded.offsets[1:], strict=True)]
+    @property
+    def rows(self) -> list[list[Any]]:
+        """Gold labels of each sequence."""
+        names = [*self.labels.names, None]  # -1 is the last place
+        flat = [names[k] for k in self.known.tolist()]
+        return [flat[a:b] for a, b in pairwise(self.offsets.tolist())]
 
 
 def certain(row: list[Any], start: int, end: int) -> bool:

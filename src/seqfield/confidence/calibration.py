@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import clone
 
 from seqfield import metrics
-from seqfield._checks import number
+from seqfield._checks import choice, number
 from seqfield.errors import InputError
-from seqfield.estimators._base import SequenceEstimator
-from seqfield.estimators._calibration import held_out, scored
+from seqfield.estimators._base import SequenceEstimator, held_out, scored
+from seqfield.predictions.calibration import Calibration, HeldOut, fit_calibration
 from seqfield.sequences import as_sequences
 
 METHODS = ("temperature", "platt", "vector")
@@ -62,24 +62,24 @@ def calibrate(
     >>> model = sf.calibrate(sf.StructuredPerceptron(random_state=0), X, y)
     >>> [p] = model.predict_proba([["salt"]])
     """
-    if method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
+    choice("method", method, METHODS)
     if cv == "prefit":
-        out = copy.copy(model)
-    else:
-        number("cv", cv, low=2, whole=True)
-        if lengths is not None:
-            X, lengths = as_sequences(X, lengths), None
-        out = clone(model).set_params(calibrate=False)
-        out.fit(X, y, sample_weight=sample_weight)
-    data = out._encode(X, lengths)
-    lesson = out._lessons(data, out._listed(y, data, lengths), sample_weight)
-    if isinstance(cv, str):
-        folds = [scored(out, *lesson)]
-    else:
-        folds = held_out(out, *lesson, out._random(), cv)
-    out.calibrate = method  # fitted again, it is calibrated again
-    out._scale(folds)
+        return _rescaled(
+            model, fit_calibration([_held_out(model, X, y, sample_weight, lengths)], method), method
+        )
+    number("cv", cv, low=2, whole=True)
+    if lengths is not None:
+        X, lengths = as_sequences(X, lengths), None
+    out = clone(model).set_params(calibrate=False)
+    out.fit(X, y, sample_weight=sample_weight)
+    folds = held_out(out, out.lesson(X, y, sample_weight=sample_weight), out._random(), int(cv))
+    return _rescaled(out, fit_calibration(folds, method), method)
+
+
+def _rescaled(model: SequenceEstimator, found: Calibration, method: str) -> SequenceEstimator:
+    """A copy of a fitted model with this calibration; fitted again, it is calibrated again."""
+    out = copy.copy(model)
+    out.calibration_, out.calibrate = found, method
     return out
 
 
@@ -88,23 +88,29 @@ def calibration_gain(
 ) -> Gain:
     """What calibrating a fitted model on held-out X and y gains, judged on parts of them that the
     scaling has not seen either (five folds; the model itself is not fitted again)."""
-    data, rows = model._encode(X), list(y)
+    choice("method", method, METHODS)
+    data, rows = model.encode(X), list(y)
     if len(data) < 2:
         raise InputError("calibration is judged on held-out parts: it needs at least two sequences")
+    lesson = model.lesson(data, rows)
+    held = scored(model, model.function_, lesson)
     order = model._random().permutation(len(data))
     proba: list[Any] = [None] * len(data)
     labels = list(proba)
     for fold in np.array_split(order, min(N_FOLDS, len(data))):
-        rest = np.setdiff1d(order, fold)
-        scaled = calibrate(model, data[rest], [rows[i] for i in rest], method=method, cv="prefit")
-        found = scaled.predict_proba(data[fold]), scaled.predict(data[fold])
-        for i, p, label in zip(fold, *found, strict=True):
+        rest, fold = np.setdiff1d(order, fold), np.sort(fold)
+        part = HeldOut(
+            [s.select(rest)[1] for s in held.draws], held.targets[rest], held.weights[rest]
+        )
+        scaled = _rescaled(model, fit_calibration([part], method), method)
+        said = scaled.distribution_of([scores.select(fold)[1] for scores in held.draws])
+        for i, p, label in zip(fold, said.marginals(), said.best(), strict=True):
             proba[i], labels[i] = p, label
     after = _quality(rows, proba, labels, model.classes_)
     if not model.has_probabilities:
         return Gain(None, after)
-    now = model.predict_proba(data), model.predict(data)
-    return Gain(_quality(rows, *now, model.classes_), after)
+    now = model.distribution_of(held.draws)
+    return Gain(_quality(rows, now.marginals(), now.best(), model.classes_), after)
 
 
 def _quality(y: list[Any], proba: list[Any], labels: list[Any], classes: Any) -> Quality:

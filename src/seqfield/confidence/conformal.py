@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from itertools import compress
+from itertools import compress, islice, pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,9 +26,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
-from seqfield.confidence._gold import Decoded, decode, gold_codes, gold_rows, gold_spans
+from seqfield.confidence._gold import Gold, gold_spans, said
 from seqfield.errors import CapabilityError, InputError, LabelError
-from seqfield.estimators import SpanConfidence
+from seqfield.predictions import LabelDistribution, SpanConfidence
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,6 @@ class CoverageWarning(UserWarning):
     """There are too few calibration sequences for the coverage: sets hold all labels."""
 
 
-# scikit-learn has no types, so its classes are Any to mypy
 # scikit-learn has no types, so its classes are Any to mypy
 class TokenSets(BaseEstimator):
     """For each token a set of labels, so that the right ones are in them as often as asked for.
@@ -108,16 +107,16 @@ class TokenSets(BaseEstimator):
             raise InputError(f"score must be 'threshold' or 'cumulative', got {self.score!r}")
         if self.per not in ("token", "sequence"):
             raise InputError(f"per must be 'token' or 'sequence', got {self.per!r}")
-        decoded = decode(self.model, X)
-        gold = gold_codes(self.model, decoded, y)
-        known = np.flatnonzero(gold >= 0)
+        parts = list(said(self.model, X))
+        gold = Gold.of(self.model, parts, y)
+        known = np.flatnonzero(gold.known >= 0)
         if proba is None:
-            table = self._scores(X, decoded)
+            table = np.vstack([self._scores(part) for part in parts])
         else:  # no label is the decoded one: scores are rather too high, and sets too large
-            table = self._of(_checked_proba(proba, decoded))
-        scores = table[known, gold[known]]
+            table = self._of(_checked_proba(proba, gold))
+        scores = table[known, gold.known[known]]
         _, sequence, sizes = np.unique(
-            decoded.sequence[known], return_inverse=True, return_counts=True
+            gold.sequence[known], return_inverse=True, return_counts=True
         )
         weights = 1.0 / sizes[sequence]
         if self.per == "sequence":  # all labels are in their sets if that of the worst score is
@@ -142,35 +141,35 @@ class TokenSets(BaseEstimator):
         Sets can be labels again: `fit` of a model reads them as candidates.
         """
         check_is_fitted(self, "threshold_")
-        decoded = decode(self.model, X)
-        inside = self._scores(X, decoded) <= self.threshold_
-        # a set is made once for all tokens that have it
-        distinct, place = np.unique(inside, axis=0, return_inverse=True)
-        names = decoded.names.names
-        sets = [frozenset(compress(names, row)) for row in distinct.tolist()]
-        flat = [sets[k] for k in place.ravel().tolist()]
-        cuts = decoded.offsets.tolist()
-        return [flat[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        out: list[list[frozenset[Any]]] = []
+        for part in said(self.model, X):
+            inside = self._scores(part) <= self.threshold_
+            # a set is made once for all tokens that have it
+            distinct, place = np.unique(inside, axis=0, return_inverse=True)
+            sets = [frozenset(compress(part.labels.names, row)) for row in distinct.tolist()]
+            flat = [sets[k] for k in place.ravel().tolist()]
+            out += [flat[a:b] for a, b in pairwise(part.offsets.tolist())]
+        return out
 
-    def _scores(self, X: Any, decoded: Decoded) -> Floats:
+    def _scores(self, part: LabelDistribution) -> Floats:
         """(N, S): sets hold labels of low score."""
-        scores = self._of(np.vstack(self.model.predict_proba(X)))
-        scores[np.arange(len(scores)), decoded.codes] = 0.0
+        scores = self._of(part.proba)
+        scores[np.arange(len(scores)), part.codes()] = 0.0
         return scores
 
     def _of(self, p: Floats) -> Floats:
         return _mass_before(p) if self.score == "cumulative" else 1.0 - p
 
 
-def _checked_proba(proba: list[Floats], decoded: Decoded) -> Floats:
+def _checked_proba(proba: list[Floats], gold: Gold) -> Floats:
     """Probabilities as one array (N, S)."""
-    sizes = np.diff(decoded.offsets).tolist()
+    sizes = np.diff(gold.offsets).tolist()
     if [len(block) for block in proba] != sizes:
         raise InputError("proba must have one row for each token of each sequence of X")
     flat = np.vstack(proba).astype(np.float64)
-    if flat.shape[1] != len(decoded.names):
+    if flat.shape[1] != len(gold.labels):
         raise InputError(
-            f"proba has {flat.shape[1]} columns, but the model has {len(decoded.names)} labels"
+            f"proba has {flat.shape[1]} columns, but the model has {len(gold.labels)} labels"
         )
     return flat
 
@@ -222,12 +221,14 @@ class SpanSets(BaseEstimator):
         """
         number("coverage", self.coverage, low=0, high=1)
         number("floor", self.floor, low=1e-6, high=1)
-        gold = [gold_spans(row) for row in gold_rows(self.model, decode(self.model, X), y)]
+        parts = list(said(self.model, X))
+        gold = [gold_spans(row) for row in Gold.of(self.model, parts, y).rows]
         sizes = np.array([len(row) for row in gold])
         n = int(np.count_nonzero(sizes))
         if not n:
             raise LabelError("y holds no span: coverage needs some to be measured on")
-        p = np.concatenate(self.model.span_proba(X, gold))
+        rows = iter(gold)
+        p = np.concatenate([p for part in parts for p in part.span_prob(islice(rows, len(part)))])
         weights = 1.0 / np.repeat(sizes, sizes)
         found = p >= self.floor
         limit = smallest_limit(-p[found], weights[found], n, self.coverage)
@@ -244,8 +245,8 @@ class SpanSets(BaseEstimator):
     def predict(self, X: Any) -> list[list[SpanConfidence]]:
         """The candidate spans of each sequence with their probabilities, by start, end and kind."""
         check_is_fitted(self, "threshold_")
-        found: list[list[SpanConfidence]] = self.model.likely_spans(X, self.threshold_)
-        return found
+        parts = said(self.model, X)
+        return [row for part in parts for row in part.likely_spans(self.threshold_)]
 
 
 def smallest_limit(scores: Floats, weights: Floats, n: int, coverage: float) -> float:

@@ -14,7 +14,8 @@ from sklearn.model_selection import GroupKFold, KFold
 from seqfield._checks import number
 from seqfield._parallel import run
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._lawful import repaired
+from seqfield.estimators._base import SequenceEstimator
+from seqfield.estimators._lesson import Law
 from seqfield.labels import LabelSet, nested
 from seqfield.progress import progress
 from seqfield.sequences import Offsets, Sequences, as_sequences, check_offsets, offsets_of
@@ -43,14 +44,15 @@ def task_of(model: Any, X: Any, y: Any, lengths: Any = None) -> Task:
     X, offsets = (X, X.offsets) if isinstance(X, Sequences) else _listed(X)
     rows = nested(y, offsets, flat=lengths is not None)
     last = estimator_of(model)[1]
-    rows = repaired(rows, last.scheme, last.on_violation, last.missing_label)
-    return Task(X, rows, last._learn_labels(rows))
+    law = Law.of(last)
+    rows = law.repaired(rows)
+    return Task(X, rows, law.learn(rows))
 
 
 def estimator_of(model: Any) -> tuple[str, Any]:
     """The estimator itself, or the last step of a pipeline, and the prefix of its parameters."""
     name, last = model.steps[-1] if hasattr(model, "steps") else ("", model)
-    if not hasattr(last, "_learn_labels"):
+    if not isinstance(last, SequenceEstimator):
         raise CapabilityError(f"model must be an estimator of seqfield, or end in one: {model!r}")
     return f"{name}__" if name else "", last
 

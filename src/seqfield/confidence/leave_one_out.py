@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -13,15 +12,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield._parallel import run
-from seqfield.architectures.kernel import Gram
 from seqfield.architectures.linear import Linear
 from seqfield.chain import ChainScores
 from seqfield.confidence._left_out import LeftOut
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators import CRF, GPSC
-from seqfield.kernels.tokens import Tokens
-from seqfield.labels import Targets
+from seqfield.estimators._base import constrained
+from seqfield.estimators._lesson import Law, Lesson
+from seqfield.labels import nested
 from seqfield.linalg.krylov import conjugate_gradients
+from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 from seqfield.progress import progress
@@ -88,27 +88,28 @@ def leave_one_out_proba(
     True
     """
     _check(model)
-    data = model._encode(X, lengths)
-    rows = model._listed(y, data, lengths)
-    model = copy.copy(model)
-    fit = _Fit(model, *model._lessons(data, rows, sample_weight))
-    numbers = {int(i): k for k, i in enumerate(model._used)}
-    plain, proba, log_likelihood = model._scores, [], []
+    data = model.encode(X, lengths)
+    rows = Law.of(model).repaired(nested(y, data.offsets, flat=lengths is not None))
+    lesson = model.lesson(data, rows, sample_weight=sample_weight)
+    fit = _Fit(model, lesson.part(lesson.told))
+    numbers = {int(i): k for k, i in enumerate(fit.lesson.numbers)}
+    proba: list[Floats] = []
+    log_likelihood = []
 
     def scores(i: int) -> ChainScores:
-        found: ChainScores = fit.without(numbers[i]) if i in numbers else plain(data[i])
+        seen = i in numbers
+        found = fit.without(numbers[i]) if seen else model.function_.scores(data[i], model.n_jobs)
         report(i + 1, "")
         return found
 
     n_blocks = 1 + data.n_tokens * len(model.classes_) ** 2 // HELD
     with progress("leave one out", len(data), show=bool(model.verbose)) as report:
         for first, last in even_bounds(data.offsets, n_blocks):
-            block = np.arange(first, last)
-            moved = _joined(run(scores, block.tolist(), fit.jobs))
+            moved = _joined(run(scores, list(range(first, last)), fit.jobs))
             # constraints and calibration are the model's own
-            vars(model)["_scores"] = lambda data, moved=moved: moved
-            proba += model.predict_proba(data[block])
-            log_likelihood.append(model.log_likelihood(data[block], rows[first:last]))
+            said = model.distribution_of([moved])
+            proba += said.marginals()
+            log_likelihood.append(said.log_prob(rows[first:last]))
     return LeaveOneOut(proba, np.concatenate(log_likelihood))
 
 
@@ -156,8 +157,8 @@ def _check(model: Any) -> None:
     wanted: dict[str, tuple[Any, ...]] = {"loss": ("log", "softmax_margin")}
     if isinstance(model, GPSC):
         wanted |= {"method": ("dense",), "posterior": ("map",)}
-        if model.n_landmarks is not None:  # random ones cannot be had again
-            wanted |= {"landmarks": ("pivoted",)}
+        if model.n_inducing is not None:  # random ones cannot be had again
+            wanted |= {"inducing": ("pivoted",)}
     elif isinstance(model, CRF):
         wanted |= {"c1": (0,), "early_stopping": (False,)}
     else:
@@ -177,19 +178,11 @@ def _check(model: Any) -> None:
 class _Fit:
     """A fitted model as the optimum of an objective, and the steps from there."""
 
-    def __init__(self, model: Any, data: Sequences, targets: Targets, weights: Floats) -> None:
-        # where nothing is known a sequence has no part in the fit
-        blank = targets.mask(len(model.classes_)).all(axis=1)
-        told = np.flatnonzero(np.add.reduceat(~blank, targets.offsets[:-1]))
-        data, self.targets, self.weights = data[told], targets[told], weights[told]
-        model._used = model._used[told]
-        if isinstance(model, GPSC):
-            model._tokens = Tokens.of(data)
-            data = model._tokens.numbered()
-        self.loss, self.prior = model._recipe(data)[1:]
-        self.data, self.constraint, self.n_jobs = data, model._constraint, model.n_jobs
-        self.architecture, self.theta = _parameters(model)
-        self.scores = self._scores(self.theta, data)
+    def __init__(self, model: CRF | GPSC, lesson: Lesson) -> None:
+        self.lesson, self.n_jobs = lesson, model.n_jobs
+        self.goal, self.theta = model.optimum(lesson)
+        self.architecture, self.prior = self.goal.architecture, self.goal.prior
+        self.scores = self._scores(self.theta, self.goal.data)
         self._check_optimum()
         self.direct = self._solved()
         #: sequences at a time; products of one use the threads themselves
@@ -201,10 +194,10 @@ class _Fit:
             node, edge = self.direct.move(i)
             own = self.scores.select([i])[1]
             return ChainScores(own.node + node, own.edge + edge, own.offsets, check=False)
-        others = np.delete(np.arange(len(self.weights)), i)
+        others = np.delete(np.arange(len(self.lesson.weights)), i)
         gradient = self._objective([i], ElasticNet(0.0, 0.0)).value_and_grad(self.theta)[1]
         if not len(others):  # the prior is all that is left
-            return self._scores(self.theta + gradient / self.prior.c2, self.data[i])
+            return self._scores(self.theta + gradient / self.prior.c2, self.goal.data[i])
         rest = self._objective(others, self.prior)
         found = conjugate_gradients(
             rest.curvature(self.theta), gradient, dual=rest.dual, tol=TOLERANCE
@@ -212,19 +205,11 @@ class _Fit:
         if found.negative.any():  # with labels missing the second derivative may be indefinite
             fisher = rest.curvature(self.theta, fisher=True)
             found = conjugate_gradients(fisher, gradient, dual=rest.dual, tol=TOLERANCE)
-        return self._scores(self.theta + found.x, self.data[i])
+        return self._scores(self.theta + found.x, self.goal.data[i])
 
     def _objective(self, chosen: Any, prior: ElasticNet) -> Objective:
-        return Objective(
-            self.architecture,
-            self.loss,
-            prior,
-            self.data[chosen],
-            self.targets[chosen],
-            self.weights[chosen],
-            self.constraint,
-            self.n_jobs,
-        )
+        lesson = self.lesson._replace(data=self.goal.data).part(chosen)
+        return lesson.objective(self.architecture, self.goal.loss, prior, self.n_jobs)
 
     def _scores(self, theta: Floats, data: Sequences) -> ChainScores:
         scores: ChainScores = self.architecture.scores(
@@ -234,8 +219,8 @@ class _Fit:
 
     def _check_optimum(self) -> None:
         """At an optimum theta = -(gradient of the loss) / c2: compare the scores of both sides."""
-        goal = self._objective(np.arange(len(self.weights)), self.prior)
-        off = self._scores(goal.value_and_grad(self.theta)[1] / self.prior.c2, self.data).node
+        gradient = self.goal.value_and_grad(self.theta)[1]
+        off = self._scores(gradient / self.prior.c2, self.goal.data).node
         largest = float(np.abs(off).max() / max(1.0, np.abs(self.scores.node).max()))
         if largest > SLACK:
             raise InputError(
@@ -246,16 +231,18 @@ class _Fit:
 
     def _solved(self) -> LeftOut | None:
         """The direct method, where it can be used."""
-        known = bool((self.targets.codes >= 0).all())
-        if not known or not isinstance(self.architecture, Linear):
+        lesson, architecture = self.lesson, self.architecture
+        known = bool((lesson.targets.codes >= 0).all())
+        if not known or not isinstance(architecture, Linear):
             return None
-        scores = self.scores if self.constraint is None else self.constraint.impose(self.scores)
+        (scores,) = constrained([self.scores], lesson.constraint)
+        assert isinstance(self.goal.loss, LogLoss)
         found = LeftOut(
-            self.architecture,
-            self.data,
-            self.targets,
-            self.weights,
-            self.loss.free(scores, self.targets),
+            architecture,
+            lesson.data,
+            lesson.targets,
+            lesson.weights,
+            self.goal.loss.free(scores, lesson.targets),
             self.prior.c2,
             self.n_jobs,
         )
@@ -263,18 +250,6 @@ class _Fit:
             return None
         found.solve()
         return found
-
-
-def _parameters(model: Any) -> tuple[Any, Floats]:
-    """Architecture and parameters of a fitted model."""
-    if isinstance(model, CRF):
-        return model._architecture, model.theta_
-    s, cov = len(model.classes_), model._covariance(model._kernels[0])
-    gram = Gram(s, cov.size, cov.multiply, model.eta_)
-    # only the values of a function matter here, not the coefficients behind them
-    values = model._values(model._tokens, slice(0, s)).ravel()
-    steps = model.transitions_.ravel()[gram.pairs] / (gram.root_eta or 1.0)
-    return gram, np.concatenate([np.zeros(len(values)), values, steps])
 
 
 def _joined(parts: list[ChainScores]) -> ChainScores:

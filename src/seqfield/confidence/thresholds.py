@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri, stdtrit
 
 from seqfield._checks import number
-from seqfield.confidence._gold import certain, decode, gold_codes, gold_rows
+from seqfield.confidence._gold import Gold, certain, said
 from seqfield.data.schemes import spans
 from seqfield.errors import InputError, LabelError
 from seqfield.metrics import precision_by_coverage
@@ -157,34 +157,35 @@ def _lower_bound(items: _Items, threshold: float, risk: float) -> float:
 
 
 def _tokens(model: Any, X: Any, y: Any) -> _Items:
-    decoded = decode(model, X)
-    gold = gold_codes(model, decoded, y)
-    known = np.flatnonzero(gold >= 0)
-    p = np.vstack(model.predict_proba(X))[known, decoded.codes[known]]
-    return _Items(p, (decoded.codes == gold)[known], decoded.sequence[known])
+    parts = list(said(model, X))
+    gold = Gold.of(model, parts, y)
+    known = np.flatnonzero(gold.known >= 0)
+    p = np.vstack([part.proba for part in parts])[known, gold.codes[known]]
+    return _Items(p, (gold.codes == gold.known)[known], gold.sequence[known])
 
 
 def _spans(model: Any, X: Any, y: Any) -> _Items:
-    rows = gold_rows(model, decode(model, X), y)
+    parts = list(said(model, X))
+    rows, listed = Gold.of(model, parts, y).rows, [row for part in parts for row in part.spans()]
     found = []
-    for i, (row, decoded) in enumerate(zip(rows, model.predict_spans(X), strict=True)):
+    for i, (row, decoded) in enumerate(zip(rows, listed, strict=True)):
         gold = set(spans(row))
-        for *span, p in decoded:
-            if certain(row, *span[1:]):
-                found.append((p, tuple(span) in gold, i))
-    p, right, sequence = np.array(found, dtype=np.float64).reshape(-1, 3).T
-    return _Items(p, right.astype(bool), sequence.astype(np.int64))
+        for kind, start, end, p in decoded:
+            if certain(row, start, end):
+                found.append((p, (kind, start, end) in gold, i))
+    sure, right, sequence = np.array(found, dtype=np.float64).reshape(-1, 3).T
+    return _Items(sure, right.astype(bool), sequence.astype(np.int64))
 
 
 def _sequences(model: Any, X: Any, y: Any) -> _Items:
-    decoded = decode(model, X)
-    gold = gold_codes(model, decoded, y)
-    first = decoded.offsets[:-1]
-    known = np.flatnonzero(np.logical_and.reduceat(gold >= 0, first))
+    parts = list(said(model, X))
+    gold = Gold.of(model, parts, y)
+    first = gold.offsets[:-1]
+    known = np.flatnonzero(np.logical_and.reduceat(gold.known >= 0, first))
     if not len(known):
         raise LabelError("no sequence has all of its labels: precision needs some that do")
-    right = np.logical_and.reduceat(gold == decoded.codes, first)
-    p = model.sequence_confidence(X).probability
+    right = np.logical_and.reduceat(gold.known == gold.codes, first)
+    p = np.concatenate([np.exp(part.log_prob(part.best())) for part in parts])
     return _Items(p[known], right[known], known)
 
 

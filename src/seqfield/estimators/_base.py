@@ -26,7 +26,7 @@ from seqfield.estimators._lesson import Law, Lesson, checked_weights, lesson_of
 from seqfield.estimators._params import anything, check, parameters, whole, word
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.functions import Learned
-from seqfield.labels import LabelSet, is_missing, nested
+from seqfield.labels import is_missing, nested
 from seqfield.metrics import token_accuracy
 from seqfield.predictions import Calibration, LabelDistribution, SpanConfidence
 from seqfield.predictions.average import Average
@@ -65,33 +65,50 @@ class SequenceEstimator(BaseEstimator, ABC):
     """
 
     features: Any = anything(
-        None,
-        "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose by the "
-        "form of X: numbers are taken as they are, dicts and lists of strings are attributes, "
-        "strings and token rows (tuples) get word and spelling features in a window",
+        default=None,
+        help=(
+            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
+            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
+            "attributes, strings and token rows (tuples) get word and spelling features in a "
+            "window"
+        ),
     )
     scheme: Any = anything(
-        None,
-        'None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or the '
-        "allowed transitions as pairs (from, to), None standing for start or end",
+        default=None,
+        help=(
+            'None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or '
+            "the allowed transitions as pairs (from, to), None standing for start or end"
+        ),
     )
     on_violation: str = word(
-        "raise", "what to do with training labels that break the scheme", ("raise", "repair")
+        default="raise",
+        help="what to do with training labels that break the scheme",
+        words=("raise", "repair"),
     )
-    classes: Any = anything(None, "all labels in column order, if training data may lack some")
-    missing_label: Any = anything(None, 'a label that means "not known", besides None')
+    classes: Any = anything(
+        default=None,
+        help="all labels in column order, if training data may lack some",
+    )
+    missing_label: Any = anything(default=None, help='a label that means "not known", besides None')
     calibrate: Any = word(
-        False,
-        "fit a temperature of the scores on held-out folds (three more fits), so that probabilities "
-        'are right on new data; "platt" adds an offset for each label and "vector" a slope as well, '
-        "which may change the labels too",
-        WAYS,
+        default=False,
+        help=(
+            "fit a temperature of the scores on held-out folds (three more fits), so that "
+            'probabilities are right on new data; "platt" adds an offset for each label and '
+            '"vector" a slope as well, which may change the labels too'
+        ),
+        words=WAYS,
     )
-    random_state: Any = anything(None, "seed for held-out choices and all that is drawn")
+    random_state: Any = anything(
+        default=None,
+        help="seed for held-out choices and all that is drawn",
+    )
     n_jobs: int | None = whole(
-        -1, "threads, -1 for all cores; results are bit-identical for every number", words=(None,)
+        default=-1,
+        help="threads, -1 for all cores; results are bit-identical for every number",
+        words=(None,),
     )
-    verbose: Any = anything(False, "True shows progress on standard error")
+    verbose: Any = anything(default=False, help="True shows progress on standard error")
 
     @abstractmethod
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
@@ -135,7 +152,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         law = Law.of(self)
         X = X if lengths is None else as_sequences(X, lengths)
         encoder = self.features_ if again else resolve(self.features, X)
-        data = self._encode(X) if again else encoder.fit_transform(X)
+        data = self.encode(X) if again else encoder.fit_transform(X)
         rows = law.repaired(nested(y, data.offsets, flat=lengths is not None))
         labels = self.labels_ if again else law.learn(rows)
         lesson = lesson_of(law, data, rows, labels, encoder, sample_weight)
@@ -147,6 +164,12 @@ class SequenceEstimator(BaseEstimator, ABC):
             found = found._replace(calibration=fit_calibration(parts, self.calibrate))
         self._keep(lesson, found, data.n_features, self.notes_ if again else {})
         return self
+
+    def lesson(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Lesson:
+        """X and y as the fitted model sees them: encoded, checked, with weights."""
+        law, data = Law.of(self), self.encode(X, lengths)
+        rows = law.repaired(nested(y, data.offsets, flat=lengths is not None))
+        return lesson_of(law, data, rows, self.labels_, self.features_, sample_weight)
 
     def _keep(self, lesson: Lesson, found: Fit, n_features: int, notes: dict[str, Any]) -> None:
         """Set all fitted attributes at once: a fit that fails leaves the last one as it was."""
@@ -181,7 +204,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         >>> said.best()
         [['B-QTY', 'B-UNIT', 'B-NAME']]
         """
-        data = self._encode(X, lengths)
+        data = self.encode(X, lengths)
         numbers = self._numbers(data)
         if numbers > HELD:
             raise BudgetError(
@@ -193,7 +216,7 @@ class SequenceEstimator(BaseEstimator, ABC):
 
     def distributions(self, X: Any, *, lengths: Any = None) -> Iterator[LabelDistribution]:
         """The same in blocks of whole sequences, in order, so that memory has a bound."""
-        data = self._encode(X, lengths)
+        data = self.encode(X, lengths)
         n_blocks = 1 if self.function_.n_draws == 1 else -(-self._numbers(data) // DRAWN)
         for first, last in even_bounds(data.offsets, n_blocks):
             yield self._said(data if n_blocks == 1 else data[np.arange(first, last)])
@@ -232,7 +255,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         Missing labels and candidate sets are summed over; a labelling that the scheme forbids has
         -inf.
         """
-        data = self._encode(X, lengths)
+        data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
         out, at = [], 0
         for said in self.distributions(data):
@@ -242,7 +265,7 @@ class SequenceEstimator(BaseEstimator, ABC):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, lengths: Any = None) -> float:
         """Token accuracy over the labelled tokens; sequence i counts ``sample_weight[i]`` times."""
-        data = self._encode(X, lengths)
+        data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
         self.labels_.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
         rows = [[None if is_missing(v, self.missing_label) else v for v in row] for row in rows]
@@ -261,7 +284,7 @@ class SequenceEstimator(BaseEstimator, ABC):
 
     # --- from X to scores -----------------------------------------------------------------------
 
-    def _encode(self, X: Any, lengths: Any = None) -> Sequences:
+    def encode(self, X: Any, lengths: Any = None) -> Sequences:
         """X in the features of the fitted model."""
         check_is_fitted(self, "function_")
         encoder: Encoder = self.features_

@@ -59,8 +59,8 @@ def watched(
 ) -> tuple[Lesson, Watch]:
     """The sequences to train on, and a watch over those that early stopping holds out.
 
-    ``settings`` has the parameters early_stopping, validation_fraction and patience; ``merit`` makes
-    what is watched of the sequences held out, the less the better.
+    ``settings`` has the parameters early_stopping, validation_fraction and patience. ``merit``
+    makes of the sequences held out what is watched, the less the better.
     """
     if not settings.early_stopping:
         return lesson, Watch()
@@ -113,7 +113,7 @@ def descent_facts(
             value, gradient = goal.value_and_grad(theta)
             value += goal.l1 * float(np.abs(theta).sum())
         gap = goal.gap(theta, gradient)
-    facts = {"n_iter_": found.n_iter, "best_iter_": best_iter}
+    facts: dict[str, Any] = {"n_iter_": found.n_iter, "best_iter_": best_iter}
     facts |= {"objective_": value, "gap_": gap}
     if not found.converged:
         tell(found.n_iter, value, gap, stuck if found.stuck else remedy)

@@ -1,4 +1,4 @@
-"""What estimators share that change few coefficients of tokens at a time: perceptron and margins."""
+"""What the dual perceptron and maximum margins share: functions that grow at few tokens."""
 
 from __future__ import annotations
 

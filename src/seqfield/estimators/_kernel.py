@@ -34,13 +34,15 @@ class KernelEstimator(SequenceEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (KernelFunction,)
     kernel: Any = anything(
-        None,
-        'a kernel of `seqfield.kernels`, a name such as "rbf" or "poly2", or a function '
-        "(x, z) -> (N, M); None is linear plus twice the squared cosine for features that are 0 or "
-        "1, and RBF for others",
+        default=None,
+        help=(
+            'a kernel of `seqfield.kernels`, a name such as "rbf" or "poly2", or a function (x, '
+            "z) -> (N, M); None is linear plus twice the squared cosine for features that are 0 "
+            "or 1, and RBF for others"
+        ),
         kw_only=False,
     )
-    gram_budget: float = real(6.0, "the most GiB that gram matrices may take", low=0)
+    gram_budget: float = real(default=6.0, help="the most GiB that gram matrices may take", low=0)
 
     @property
     def kernel_(self) -> Any:
@@ -163,8 +165,8 @@ class Grams:
         """Raise a `BudgetError` if ``need`` bytes are too many."""
         if need > self.bytes:
             raise BudgetError(
-                f"{what} {need / GIB:.3g} GiB; the budget is {self.budget:g} GiB. {remedy}, or give "
-                "more with gram_budget="
+                f"{what} {need / GIB:.3g} GiB; the budget is {self.budget:g} GiB. {remedy}, or "
+                "give more with gram_budget="
             )
 
     def covariance(
@@ -272,36 +274,47 @@ def grams_of(model: Any, seed: int, advice: str = ADVICE) -> Grams:
     )
 
 
-# --- parameters that several of them have ---------------------------------------------------------
+# --- parameters that several of them have -------------------------------------------------------
 
 
 def eta_param() -> Any:
     """The variance of transition scores."""
-    return real(1.0, "prior variance of transition scores, in units of the kernel", low=0)
+    return real(
+        default=1.0,
+        help="prior variance of transition scores, in units of the kernel",
+        low=0,
+    )
 
 
 def transitions_param() -> Any:
     """Whether there are transition scores."""
-    return flag(True, "False leaves transition scores out: tokens are then labelled one by one")
+    return flag(
+        default=True,
+        help="False leaves transition scores out: tokens are then labelled one by one",
+    )
 
 
 def explicit_param() -> Any:
     """Whether to train on features that stand for the kernel."""
     return word(
-        "auto",
-        "train on explicit features in place of a gram matrix, where the kernel has some (linear, "
-        "and degrees 2 and 3 on sparse 0/1 features): the same model. "
-        '"auto": where that is faster',
-        (True, False, "auto"),
+        default="auto",
+        help=(
+            "train on explicit features in place of a gram matrix, where the kernel has some "
+            '(linear, and degrees 2 and 3 on sparse 0/1 features): the same model. "auto": where '
+            "that is faster"
+        ),
+        words=(True, False, "auto"),
     )
 
 
 def n_inducing_param() -> Any:
     """How many tokens a low-rank covariance is made of."""
     return whole(
-        None,
-        "approximate the kernel by features from this many inducing tokens; None for the kernel "
-        "itself",
+        default=None,
+        help=(
+            "approximate the kernel by features from this many inducing tokens; None for the "
+            "kernel itself"
+        ),
         low=1,
         words=(None,),
     )
@@ -310,17 +323,19 @@ def n_inducing_param() -> Any:
 def inducing_param() -> Any:
     """How inducing tokens are chosen."""
     return word(
-        "pivoted",
-        'how inducing tokens are chosen: "pivoted" greedily, by pivoted Cholesky, or "random" '
-        "(Nystrom)",
-        INDUCING,
+        default="pivoted",
+        help=(
+            'how inducing tokens are chosen: "pivoted" greedily, by pivoted Cholesky, or "random" '
+            "(Nystrom)"
+        ),
+        words=INDUCING,
     )
 
 
 def gram_dtype_param() -> Any:
     """The type of gram matrices."""
     return word(
-        "float64",
-        'type of gram matrices: "float32" takes half of the memory; sums are in float64 always',
-        ("float64", "float32"),
+        default="float64",
+        help='type of gram matrices: "float32" takes half of the memory; sums are in float64',
+        words=("float64", "float32"),
     )

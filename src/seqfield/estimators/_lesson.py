@@ -64,7 +64,7 @@ class Lesson(NamedTuple):
 
     def objective(
         self,
-        architecture: Architecture,
+        architecture: Architecture[Any, Any],
         loss: Loss,
         prior: ElasticNet,
         n_jobs: int | None = None,
@@ -124,9 +124,7 @@ class Law(NamedTuple):
             raise LabelError(f"y holds {what}: training needs at least two labels")
         return labels
 
-    def constraint(
-        self, rows: list[Any], targets: Targets, labels: LabelSet
-    ) -> Constraint | None:
+    def constraint(self, rows: list[Any], targets: Targets, labels: LabelSet) -> Constraint | None:
         """What the scheme forbids; labels that break it are a `SchemeError`."""
         allowed = self._allowed(labels)
         if allowed is None:

@@ -32,33 +32,47 @@ class LinearEstimator(SequenceEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction,)
     features: Any = anything(
-        None,
-        "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose by the "
-        "form of X: numbers are taken as they are, dicts and lists of strings are attributes, "
-        "strings and token rows (tuples) get word and spelling features in a window",
+        default=None,
+        help=(
+            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
+            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
+            "attributes, strings and token rows (tuples) get word and spelling features in a "
+            "window"
+        ),
         kw_only=False,
     )
     observed_only: bool = flag(
-        True,
-        "give weights only to (feature, label) and (label, label) pairs that occur in training; "
-        "False gives all of them a weight",
+        default=True,
+        help=(
+            "give weights only to (feature, label) and (label, label) pairs that occur in "
+            "training; False gives all of them a weight"
+        ),
     )
     transitions: bool = flag(
-        True, "False leaves transition weights out, as a template without a B line does"
+        default=True,
+        help="False leaves transition weights out, as a template without a B line does",
     )
     warm_start: bool = flag(
-        False, "start from the weights, labels and features of the last fit"
+        default=False,
+        help="start from the weights, labels and features of the last fit",
     )
     early_stopping: bool = flag(
-        False,
-        "hold out a share of the sequences, keep the weights that are best on them, and stop once "
-        "they gain no more",
+        default=False,
+        help=(
+            "hold out a share of the sequences, keep the weights that are best on them, and stop "
+            "once they gain no more"
+        ),
     )
     validation_fraction: float = real(
-        0.1, "the share of the sequences that early stopping holds out", low=0, high=1
+        default=0.1,
+        help="the share of the sequences that early stopping holds out",
+        low=0,
+        high=1,
     )
     patience: int = whole(
-        10, "iterations without gain after which early stopping gives up", low=1
+        default=10,
+        help="iterations without gain after which early stopping gives up",
+        low=1,
     )
 
     def _architecture(self, lesson: Lesson, start: Learned | None) -> Linear:

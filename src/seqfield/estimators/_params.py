@@ -2,7 +2,7 @@
 
 A parameter is declared once, in the body of its estimator:
 
-    c2: float = real(1.0, "weight of the squared norm", low=0)
+    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
 
 `parameters` makes the constructor of these declarations, and the section of the docstring; `table`
 gives them back; `check` raises an `InputError` for a value that is not possible.
@@ -16,12 +16,12 @@ import math
 import textwrap
 from typing import Any, TypeVar, dataclass_transform
 
-
 from seqfield._checks import choice, number
 from seqfield.errors import InputError
 
-T = TypeVar("T", bound=type)
-WIDTH = 100
+T = TypeVar("T")
+#: of the lines of a docstring, and how far what is said of a parameter is set in
+WIDTH, INDENT = 96, " " * 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Param:
 
 
 def real(
+    *,
     default: Any,
     help: str,
-    *,
     low: float = -math.inf,
     high: float = math.inf,
     above: float = -math.inf,
@@ -107,14 +107,13 @@ def real(
     kw_only: bool = True,
 ) -> Any:
     """A number; ``words`` may stand in its place."""
-    given = {"low": low, "high": high, "above": above, "words": words}
-    return _field(Param(default, help, "number", **given), kw_only)
+    return _field(Param(default, help, "number", words, low, high, above), kw_only)
 
 
 def whole(
+    *,
     default: Any,
     help: str,
-    *,
     low: float = -math.inf,
     high: float = math.inf,
     words: tuple[Any, ...] = (),
@@ -124,16 +123,16 @@ def whole(
     return _field(Param(default, help, "whole", words, low, high), kw_only)
 
 
-def flag(default: bool, help: str) -> Any:
+def flag(*, default: bool, help: str) -> Any:
     """True or False."""
     return _field(Param(default, help, "flag"))
 
 
 def word(
+    *,
     default: Any,
     help: str,
     words: tuple[Any, ...],
-    *,
     accepts: tuple[type, ...] = (),
     functions: bool = False,
 ) -> Any:
@@ -141,19 +140,17 @@ def word(
     return _field(Param(default, help, "word", words, accepts=accepts, functions=functions))
 
 
-def anything(default: Any, help: str, *, kw_only: bool = True) -> Any:
+def anything(*, default: Any, help: str, kw_only: bool = True) -> Any:
     """What the estimator itself looks at."""
     return _field(Param(default, help), kw_only)
 
 
 def _field(param: Param, kw_only: bool = True) -> Any:
-    return dataclasses.field(
-        default=param.default, kw_only=kw_only, metadata={"param": param}
-    )
+    return dataclasses.field(default=param.default, kw_only=kw_only, metadata={"param": param})
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(real, whole, flag, word, anything))
-def parameters(cls: T) -> T:
+def parameters(cls: type[T]) -> type[T]:
     """Class decorator: the constructor and the docstring of the declared parameters."""
     out = dataclasses.dataclass(eq=False, repr=False)(cls)
     if out.__doc__ and "Attributes\n" in out.__doc__:
@@ -181,7 +178,7 @@ def described(cls: type) -> str:
     for name, param in table(cls).items():
         form = f"{param.form}, " if param.form else ""
         lines.append(f"{name} : {form}default {param.default!r}")
-        lines += textwrap.wrap(param.help, WIDTH - 4, initial_indent="    ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            param.help, WIDTH - 4, initial_indent="    ", subsequent_indent="    "
+        )
     return "\n".join(lines)
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -48,9 +48,9 @@ class SequenceBoost(LinearEstimator):
     """Sequence AdaBoost (Altun 2005, chapter 3): features are chosen one by one.
 
     Minimises R = sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1) one weight at a time, so that most weights
-    stay at zero. Its scores are not probabilities: ``calibrate=True`` adds some. A token whose label
-    is not known is left out and cuts its sequence in two. A warm start adds ``max_iter`` more rounds
-    to the last fit; early stopping watches the token error.
+    stay at zero. Its scores are not probabilities: ``calibrate=True`` adds some. A token without a
+    known label is left out and cuts its sequence in two. A warm start adds ``max_iter`` more
+    rounds to the last fit; early stopping watches the token error.
 
     Attributes
     ----------
@@ -72,40 +72,54 @@ class SequenceBoost(LinearEstimator):
     """
 
     learns: ClassVar[tuple[type[Learned], ...]] = (BoostedFunction,)
-    bound: str = word(
-        "exact",
-        'how the weight of a round is chosen and stepped: "loose" by one bound for all sequences, '
-        '"tight" by a bound for each sequence, "exact" chosen by the tight bound and stepped by R '
-        "itself",
-        ("loose", "tight", "exact"),
+    bound: Literal["loose", "tight", "exact"] = word(
+        default="exact",
+        help=(
+            'how the weight of a round is chosen and stepped: "loose" by one bound for all '
+            'sequences, "tight" by a bound for each sequence, "exact" chosen by the tight bound '
+            "and stepped by R itself"
+        ),
+        words=("loose", "tight", "exact"),
     )
-    max_iter: int = whole(1000, "rounds", low=1)
+    max_iter: int = whole(default=1000, help="rounds", low=1)
     smoothing: float = real(
-        1e-4, "pulls steps towards zero where there is little evidence; more regularises more", low=0
+        default=1e-4,
+        help="pulls steps towards zero where there is little evidence; more regularises more",
+        low=0,
     )
     max_step: float = real(
-        1.0,
-        "the largest step. A feature that training shows on one side only has no finite best step, "
-        "and small steps leave room for other features that say the same",
+        default=1.0,
+        help=(
+            "the largest step. A feature that training shows on one side only has no finite best "
+            "step, and small steps leave room for other features that say the same"
+        ),
         low=1e-6,
         high=100,
     )
     length_weight: float = real(
-        0.8,
-        "pi: a sequence of length l weighs pi^l. With 1 the first rounds go to the longest sequences "
-        "alone, with little the last ones to the shortest",
+        default=0.8,
+        help=(
+            "pi: a sequence of length l weighs pi^l. With 1 the first rounds go to the longest "
+            "sequences alone, with little the last ones to the shortest"
+        ),
         low=1e-100,
         high=1,
     )
-    tol: float = real(1e-7, "ends when no weight would lower R by this share", low=0)
+    tol: float = real(default=1e-7, help="ends when no weight would lower R by this share", low=0)
     refit: str | None = word(
-        None,
-        '"log" or "exp" fits all chosen weights together at the end, with this loss and the L2 '
-        'penalty refit_c2; with "log" the model has the probabilities of a CRF',
-        (None, "log", "exp"),
+        default=None,
+        help=(
+            '"log" or "exp" fits all chosen weights together at the end, with this loss and the '
+            'L2 penalty refit_c2; with "log" the model has the probabilities of a CRF'
+        ),
+        words=(None, "log", "exp"),
     )
-    refit_c2: float = real(1.0, "L2 penalty of the refit", low=0)
-    patience: int = whole(100, "rounds without gain after which early stopping gives up", low=1)
+    refit_c2: float = real(default=1.0, help="L2 penalty of the refit", low=0)
+    patience: int = whole(
+        default=100,
+        help="rounds without gain after which early stopping gives up",
+        low=1,
+    )
 
     @property
     def _unit(self) -> Unit:
@@ -249,7 +263,7 @@ class AdaBoost(SequenceBoost):
     [['D', 'N']]
     """
 
-    neighbors: bool = flag(False, "learn each token given the gold label before it")
+    neighbors: bool = flag(default=False, help="learn each token given the gold label before it")
 
     @property
     def _unit(self) -> Unit:

@@ -26,6 +26,8 @@ from seqfield.solvers.owlqn import OWLQN
 from seqfield.solvers.restarts import Restarts
 from seqfield.solvers.sgd import SGD
 
+NO_PENALTY = ElasticNet(0.0, 0.0)
+
 
 @register
 @parameters
@@ -55,46 +57,65 @@ class CRF(LinearEstimator):
     """
 
     loss: str | Loss = word(
-        "log",
-        '"log" is -log p(y | x). "softmax_margin" is the same with ``cost`` added to the score of '
-        "each wrong label while training; it lowers the error, and calibrate=True gives the "
-        'probabilities back. "marginal" is the mean over the tokens of a sequence of '
-        "-log p(y_t | x), which aims at single labels; it is not convex, so it starts from the "
-        'optimum of the log loss. "exp" is log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), the loss of '
-        "boosting",
-        ("log", "softmax_margin", "marginal", "exp"),
+        default="log",
+        help=(
+            '"log" is -log p(y | x). "softmax_margin" is the same with ``cost`` added to the '
+            "score of each wrong label while training; it lowers the error, and calibrate=True "
+            'gives the probabilities back. "marginal" is the mean over the tokens of a sequence '
+            "of -log p(y_t | x), which aims at single labels; it is not convex, so it starts from "
+            'the optimum of the log loss. "exp" is log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), '
+            "the loss of boosting"
+        ),
+        words=("log", "softmax_margin", "marginal", "exp"),
         accepts=(Loss,),
     )
-    cost: float = real(1.0, 'the cost of a wrong label in "softmax_margin"', low=0)
+    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
     length_weight: float = real(
-        1.0, 'pi of "exp": a sequence of length l weighs pi^l', low=1e-100, high=1
+        default=1.0,
+        help='pi of "exp": a sequence of length l weighs pi^l',
+        low=1e-100,
+        high=1,
     )
     n_restarts: int = whole(
-        1, 'how often "marginal" may start again near the best point while it improves', low=0
+        default=1,
+        help='how often "marginal" may start again near the best point while it improves',
+        low=0,
     )
-    c1: float = real(0.0, "weight of the L1 penalty; above 0 most weights become zero", low=0)
+    c1: float = real(
+        default=0.0,
+        help="weight of the L1 penalty; above 0 most weights become zero",
+        low=0,
+    )
     c2: float | str = real(
-        "auto",
-        'weight of the L2 penalty (the c2 of CRFsuite is half of this one). "auto" is 1, or what '
-        'compares with it on the scale of another loss: 1 / mean length for "marginal" and '
-        '1 / number of sequences for "exp"',
+        default="auto",
+        help=(
+            'weight of the L2 penalty (the c2 of CRFsuite is half of this one). "auto" is 1, or '
+            'what compares with it on the scale of another loss: 1 / mean length for "marginal" '
+            'and 1 / number of sequences for "exp"'
+        ),
         low=0,
         words=("auto",),
     )
     solver: str | Solver = word(
-        "auto",
-        'how the minimum is found: "lbfgs", "owlqn" (for c1 > 0), "sgd" (for large data), or "auto": '
-        "L-BFGS or OWL-QN by c1",
-        ("auto", "lbfgs", "owlqn", "sgd"),
+        default="auto",
+        help=(
+            'how the minimum is found: "lbfgs", "owlqn" (for c1 > 0), "sgd" (for large data), or '
+            '"auto": L-BFGS or OWL-QN by c1'
+        ),
+        words=("auto", "lbfgs", "owlqn", "sgd"),
         accepts=(Solver,),
     )
     max_iter: int | None = whole(
-        None,
-        'most iterations, None for 500; of "sgd" epochs, None for 20',
+        default=None,
+        help='most iterations, None for 500; of "sgd" epochs, None for 20',
         low=1,
         words=(None,),
     )
-    tol: float = real(1e-5, "relative tolerance of the objective at which to stop", low=0)
+    tol: float = real(
+        default=1e-5,
+        help="relative tolerance of the objective at which to stop",
+        low=0,
+    )
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         architecture, loss = self._architecture(lesson, start), self._loss()
@@ -120,7 +141,7 @@ class CRF(LinearEstimator):
         lesson: Lesson,
         architecture: Linear,
         loss: Loss,
-        prior: ElasticNet = ElasticNet(0.0, 0.0),
+        prior: ElasticNet = NO_PENALTY,
     ) -> Objective:
         return lesson.objective(architecture, loss, prior, self.n_jobs)
 

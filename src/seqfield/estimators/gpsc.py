@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from seqfield.estimators._descent import STUCK, Floats, Watch, descent_facts, fo
 from seqfield.estimators._device import GPSC_ON_DEVICE
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
-    eta_of,
-    eta_param,
-    transitions_param,
     Grams,
     KernelEstimator,
+    eta_of,
+    eta_param,
     explicit_param,
     fitted_kernels,
     gram_dtype_param,
@@ -29,6 +28,7 @@ from seqfield.estimators._kernel import (
     n_inducing_param,
     some_sequences,
     told_part,
+    transitions_param,
 )
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._params import flag, parameters, real, whole, word
@@ -130,88 +130,125 @@ class GPSC(KernelEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (KernelFunction, DrawnFunction)
     method: str = word(
-        "dense",
-        '"dense": a coefficient for every distinct token and label. "sparse": coordinates (token, '
-        "label pair) chosen greedily; prediction evaluates the kernel at the kept tokens alone. "
-        '"sequence": the same in whole labelled sequences',
-        ("dense", "sparse", "sequence"),
+        default="dense",
+        help=(
+            '"dense": a coefficient for every distinct token and label. "sparse": coordinates '
+            "(token, label pair) chosen greedily; prediction evaluates the kernel at the kept "
+            'tokens alone. "sequence": the same in whole labelled sequences'
+        ),
+        words=("dense", "sparse", "sequence"),
     )
     posterior: str = word(
-        "map",
-        '"map" predicts with the MAP estimate; "laplace" averages predictions over n_samples draws '
-        "from a Gaussian at it, and gives the log evidence",
-        ("map", "laplace"),
+        default="map",
+        help=(
+            '"map" predicts with the MAP estimate; "laplace" averages predictions over n_samples '
+            "draws from a Gaussian at it, and gives the log evidence"
+        ),
+        words=("map", "laplace"),
     )
     loss: str | Loss = word(
-        "log",
-        '"log", "softmax_margin" (with ``cost``) or "marginal", as in `CRF`',
-        ("log", "softmax_margin", "marginal"),
+        default="log",
+        help='"log", "softmax_margin" (with ``cost``) or "marginal", as in `CRF`',
+        words=("log", "softmax_margin", "marginal"),
         accepts=(Loss,),
     )
-    cost: float = real(1.0, 'the cost of a wrong label in "softmax_margin"', low=0)
-    c2: float = real(1.0, "weight of the squared norm", low=0)
+    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
+    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
     eta: float = eta_param()
     transitions: bool = transitions_param()
     explicit: Any = explicit_param()
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
     n_coordinates: int | float = real(
-        0.25,
-        "how many coordinates the sparse methods keep; a fraction is a share of the number of "
-        "training tokens",
+        default=0.25,
+        help=(
+            "how many coordinates the sparse methods keep; a fraction is a share of the number of "
+            "training tokens"
+        ),
         above=0,
     )
     n_per_round: int | str = whole(
-        "auto",
-        'coordinates of a sequence (or labelled sequences) taken in each round; "auto" is ten '
-        "labelled sequences, or ten coordinates, later 2 % as many as there are, at most three of "
-        "each sequence: fewer rounds than with a fixed number, and a better choice",
+        default="auto",
+        help=(
+            'coordinates of a sequence (or labelled sequences) taken in each round; "auto" is ten '
+            "labelled sequences, or ten coordinates, later 2 % as many as there are, at most "
+            "three of each sequence: fewer rounds than with a fixed number, and a better choice"
+        ),
         low=1,
         words=("auto",),
     )
-    pick: str = word(
-        "largest",
-        'of which sequence a round takes them: the one with the "largest" derivative or a "random" '
-        "one",
-        ("largest", "random"),
+    pick: Literal["largest", "random"] = word(
+        default="largest",
+        help=(
+            'of which sequence a round takes them: the one with the "largest" derivative or a '
+            '"random" one'
+        ),
+        words=("largest", "random"),
     )
-    update: str = word(
-        "all",
-        'after each round refit "all" coefficients; or the "new" ones alone, which is cheaper; or '
-        'the new ones in each round and all of them at the end ("last")',
-        ("all", "new", "last"),
+    update: Literal["all", "new", "last"] = word(
+        default="all",
+        help=(
+            'after each round refit "all" coefficients; or the "new" ones alone, which is '
+            'cheaper; or the new ones in each round and all of them at the end ("last")'
+        ),
+        words=("all", "new", "last"),
     )
-    slope_tol: float = real(1e-3, "stop before if no derivative is larger than this", low=0)
+    slope_tol: float = real(
+        default=1e-3,
+        help="stop before if no derivative is larger than this",
+        low=0,
+    )
     laplace: str = word(
-        "full",
-        'the covariance of Laplace\'s Gaussian: "full" (between all positions of a sequence), or '
-        '"block" (within tokens and pairs alone: cheaper, and further from the truth)',
-        ("full", "block"),
+        default="full",
+        help=(
+            'the covariance of Laplace\'s Gaussian: "full" (between all positions of a sequence), '
+            'or "block" (within tokens and pairs alone: cheaper, and further from the truth)'
+        ),
+        words=("full", "block"),
     )
-    n_samples: int = whole(50, "posterior draws that predictions are averaged over", low=1)
+    n_samples: int = whole(
+        default=50,
+        help="posterior draws that predictions are averaged over",
+        low=1,
+    )
     learn_kernel: bool = flag(
-        False,
-        "learn the kernel's parameters, c2 and eta by maximising the evidence, on random sequences "
-        "of at most evidence_tokens tokens in all",
+        default=False,
+        help=(
+            "learn the kernel's parameters, c2 and eta by maximising the evidence, on random "
+            "sequences of at most evidence_tokens tokens in all"
+        ),
     )
-    evidence_tokens: int = whole(1500, "tokens on which kernel parameters are learned", low=1)
+    evidence_tokens: int = whole(
+        default=1500,
+        help="tokens on which kernel parameters are learned",
+        low=1,
+    )
     solver: str | Solver = word(
-        "lbfgs",
-        '"lbfgs", or "newton" (Newton\'s method with conjugate gradients), of the dense method',
-        ("lbfgs", "newton"),
+        default="lbfgs",
+        help='of the dense method: "lbfgs", or "newton" (Newton steps by conjugate gradients)',
+        words=("lbfgs", "newton"),
         accepts=(Solver,),
     )
     gram_dtype: str = gram_dtype_param()
     max_iter: int = whole(
-        500, "iterations of the solver, or of each refit of a sparse method", low=1
+        default=500,
+        help="iterations of the solver, or of each refit of a sparse method",
+        low=1,
     )
-    tol: float = real(1e-5, "relative tolerance of the solver, or of each refit", low=0)
+    tol: float = real(
+        default=1e-5,
+        help="relative tolerance of the solver, or of each refit",
+        low=0,
+    )
     engine: str = word(
-        "numba",
-        '"jax" keeps the gram matrix and runs the whole descent of the dense method on JAX\'s device '
-        "(``pip install 'seqfield[jax]'``), without explicit features. There the sums over a gram "
-        "matrix of float32 are in float32 for 512 tokens at a time, and in float64 beyond",
-        ("numba", "jax"),
+        default="numba",
+        help=(
+            '"jax" keeps the gram matrix and runs the whole descent of the dense method on JAX\'s '
+            "device (``pip install 'seqfield[jax]'``), without explicit features. There the sums "
+            "over a gram matrix of float32 are in float32 for 512 tokens at a time, and in "
+            "float64 beyond"
+        ),
+        words=("numba", "jax"),
     )
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield.architectures.neighbours import Neighbours
-from seqfield.errors import CapabilityError, InputError, LabelError
+from seqfield.errors import InputError, LabelError
 from seqfield.estimators._base import Fit
 from seqfield.estimators._descent import Floats, Watch, descent_facts, following
 from seqfield.estimators._files import register
@@ -64,8 +64,8 @@ class GPSL(KernelEstimator):
     Gaussian approximates their posterior. It has no joint p(y | x) unless ``inference="chain"``:
     probabilities of single labels are those of algorithm 2 of Srijith et al. (2016), in which the
     labels around are not known either, and `log_pseudo_likelihood` takes the place of the
-    log-likelihood. The scheme holds in decoding. A token without a label has no term of its own, and
-    those around it do without it; so it is with a set of candidates.
+    log-likelihood. The scheme holds in decoding. A token without a label has no term of its own,
+    and those around it do without it; a set of candidates counts as no label.
 
     Attributes
     ----------
@@ -85,53 +85,72 @@ class GPSL(KernelEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (NeighbourFunction,)
     kernel: Any = anything(
-        None,
-        "as in `GPSC`, or a list with one for each label in the order of ``classes_``",
+        default=None,
+        help="as in `GPSC`, or a list with one for each label in the order of ``classes_``",
         kw_only=False,
     )
     offsets: Any = anything(
-        (-1, 1),
-        "where the labels are that a label depends on: (-1,) the one before, (-1, 1) both "
-        "neighbours, (-2, -1, 1, 2), any other; () makes tokens independent",
+        default=(-1, 1),
+        help=(
+            "where the labels are that a label depends on: (-1,) the one before, (-1, 1) both "
+            "neighbours, (-2, -1, 1, 2), any other; () makes tokens independent"
+        ),
         kw_only=False,
     )
     learn_kernel: bool = flag(
-        True,
-        "learn the kernel's parameters by maximising the bound, on random sequences of at most "
-        "evidence_tokens tokens in all (one at least), with amplitude 1. Length scales far from the "
-        'median distance of tokens are searched for from there too. With amplitude="fixed" scales '
-        "(of ``2.0 * RBF()``, or of a constant) stay as given: what holds for amplitudes holds for "
-        "them",
+        default=True,
+        help=(
+            "learn the kernel's parameters by maximising the bound, on random sequences of at "
+            "most evidence_tokens tokens in all (one at least), with amplitude 1. Length scales "
+            "far from the median distance of tokens are searched for from there too. With "
+            'amplitude="fixed" scales (of ``2.0 * RBF()``, or of a constant) stay as given: what '
+            "holds for amplitudes holds for them"
+        ),
     )
     kernel_per_label: bool = flag(
-        False, "give each label its own copy of the kernel, with parameters of its own"
+        default=False,
+        help="give each label its own copy of the kernel, with parameters of its own",
     )
-    evidence_tokens: int = whole(1500, "tokens on which kernel parameters are learned", low=1)
+    evidence_tokens: int = whole(
+        default=1500,
+        help="tokens on which kernel parameters are learned",
+        low=1,
+    )
     amplitude: str = word(
-        "fixed",
-        'the scale of the functions: "fixed" at 1; or learned for each "label", or one that is '
-        '"shared" by all. The bound favours small ones, and a shared one may vanish',
-        ("shared", "label", "fixed"),
+        default="fixed",
+        help=(
+            'the scale of the functions: "fixed" at 1; or learned for each "label", or one that '
+            'is "shared" by all. The bound favours small ones, and a shared one may vanish'
+        ),
+        words=("shared", "label", "fixed"),
     )
     inference: str = word(
-        "refine",
-        '"refine" predicts by algorithm 2, in which each label goes by the probabilities of those '
-        'around it as if they were known by themselves; "chain", with offsets (-1, 1) alone, by the '
-        "chain whose labels given their neighbours are those of the model: probabilities are less "
-        "sure of themselves, and all that takes a joint p(y | x) works. It may be set after `fit` "
-        "too",
-        ("refine", "chain"),
+        default="refine",
+        help=(
+            '"refine" predicts by algorithm 2, in which each label goes by the probabilities of '
+            'those around it as if they were known by themselves; "chain", with offsets (-1, 1) '
+            "alone, by the chain whose labels given their neighbours are those of the model: "
+            "probabilities are less sure of themselves, and all that takes a joint p(y | x) "
+            "works. It may be set after `fit` too"
+        ),
+        words=("refine", "chain"),
     )
     half_variances: bool = flag(
-        False,
-        "predict with the mean of exp(score), m + v / 2, as the paper does, in place of the mean "
-        "score m. It favours labels that little is known of, all the more so the larger the "
-        "amplitude. It may be set after `fit` too",
+        default=False,
+        help=(
+            "predict with the mean of exp(score), m + v / 2, as the paper does, in place of the "
+            "mean score m. It favours labels that little is known of, all the more so the larger "
+            "the amplitude. It may be set after `fit` too"
+        ),
     )
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
-    max_iter: int = whole(50, "sweeps over means, covariances and amplitudes", low=1)
-    tol: float = real(1e-4, "stop when a sweep raises the bound by less than this share of it", low=0)
+    max_iter: int = whole(default=50, help="sweeps over means, covariances and amplitudes", low=1)
+    tol: float = real(
+        default=1e-4,
+        help="stop when a sweep raises the bound by less than this share of it",
+        low=0,
+    )
 
     # --- training -------------------------------------------------------------------------------
 
@@ -205,7 +224,7 @@ class GPSL(KernelEstimator):
             """Bytes that a posterior of this rank takes: a matrix for each label."""
             # factors and their inverses; roots, what one is made of, and a product with it
             squares, rows = 2 * s + 3, n_kernels + 2
-            return 8.0 * (squares * rank**2 + rows * n * rank)
+            return float(8.0 * (squares * rank**2 + rows * n * rank))
 
         if self.n_inducing is not None:
             rank = min(n, self.n_inducing)
@@ -254,13 +273,11 @@ class GPSL(KernelEstimator):
         """What was learned, with the present way to predict."""
         check_is_fitted(self, "function_")
         assert isinstance(self.function_, NeighbourFunction)
-        return replace(
-            self.function_, inference=self.inference, half_variances=self.half_variances
-        )
+        return replace(self.function_, inference=self.inference, half_variances=self.half_variances)
 
     def latent(self, X: Any, *, lengths: Any = None) -> Latent:
         """Means and variances of the latent functions at the tokens of X."""
-        data, function = self._encode(X, lengths), self._scorer()
+        data, function = self.encode(X, lengths), self._scorer()
         means, variances = function.moments(data, self.n_jobs)
         rounds = 0 if self.joint else function.refined(means, variances, data.offsets).n_rounds
         cuts = data.offsets[1:-1]
@@ -272,7 +289,7 @@ class GPSL(KernelEstimator):
         Over its tokens with a label; those without one are left out as neighbours too. Of the
         model itself: what ``calibrate`` fitted is no part of it.
         """
-        data = self._encode(X, lengths)
+        data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
         targets = self.labels_.encode(rows, self.missing_label)
         return self._scorer().log_pseudo_likelihood(data, targets, self.n_jobs)
@@ -281,9 +298,7 @@ class GPSL(KernelEstimator):
     def joint(self) -> bool:
         """Whether labels have a joint distribution: with ``inference="chain"``."""
         if self.inference not in ("refine", "chain"):
-            raise InputError(
-                f"inference must be one of 'refine', 'chain', got {self.inference!r}"
-            )
+            raise InputError(f"inference must be one of 'refine', 'chain', got {self.inference!r}")
         return self.inference == "chain"
 
     def _limits(self) -> Limits:

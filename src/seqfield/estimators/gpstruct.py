@@ -17,16 +17,16 @@ from seqfield.estimators._descent import following
 from seqfield.estimators._device import GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
+    KernelEstimator,
     eta_of,
     eta_param,
-    transitions_param,
-    KernelEstimator,
     fitted_kernels,
     grams_of,
     inducing_param,
     n_inducing_param,
     some_sequences,
     told_part,
+    transitions_param,
 )
 from seqfield.estimators._lesson import Floats, Lesson
 from seqfield.estimators._params import flag, parameters, real, whole, word
@@ -82,43 +82,60 @@ class GPStruct(KernelEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
     n_steps: int | None = whole(
-        None,
-        'steps of each chain; None is 5000 for "ess", 200 for the others',
+        default=None,
+        help='steps of each chain; None is 5000 for "ess", 200 for the others',
         low=4,
         words=(None,),
         kw_only=False,
     )
     sampler: str = word(
-        "hmc",
-        '"hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which take '
-        'gradients; "ess" (elliptical slice sampling), which needs none and takes far more steps',
-        ("hmc", "nuts", "ess"),
+        default="hmc",
+        help=(
+            '"hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which '
+            'take gradients; "ess" (elliptical slice sampling), which needs none and takes far '
+            "more steps"
+        ),
+        words=("hmc", "nuts", "ess"),
     )
     burn_in: float = real(
-        0.5,
-        'the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it. If it '
-        "has fewer than 20 steps, these come before it, uncounted",
+        default=0.5,
+        help=(
+            'the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it. '
+            "If it has fewer than 20 steps, these come before it, uncounted"
+        ),
         low=0,
         high=0.99,
     )
-    n_chains: int = whole(4, "independent chains, from draws of the prior", low=1)
-    n_samples: int = whole(100, "draws that are kept of all chains, evenly spread", low=1)
-    learn_kernel: bool = flag(
-        False,
-        "before, slice sample the kernel's parameters (log-normal priors about their values) with "
-        "the scores, on random sequences of at most evidence_tokens tokens in all; the mean of "
-        "their logarithms is used from there on",
+    n_chains: int = whole(default=4, help="independent chains, from draws of the prior", low=1)
+    n_samples: int = whole(
+        default=100,
+        help="draws that are kept of all chains, evenly spread",
+        low=1,
     )
-    evidence_tokens: int = whole(1500, "tokens on which kernel parameters are sampled", low=1)
+    learn_kernel: bool = flag(
+        default=False,
+        help=(
+            "before, slice sample the kernel's parameters (log-normal priors about their values) "
+            "with the scores, on random sequences of at most evidence_tokens tokens in all; the "
+            "mean of their logarithms is used from there on"
+        ),
+    )
+    evidence_tokens: int = whole(
+        default=1500,
+        help="tokens on which kernel parameters are sampled",
+        low=1,
+    )
     eta: float = eta_param()
     transitions: bool = transitions_param()
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
     engine: str = word(
-        "numba",
-        '"jax" runs the chains of "ess" on JAX\'s device, where a hundred take little longer than '
-        "one",
-        ("numba", "jax"),
+        default="numba",
+        help=(
+            '"jax" runs the chains of "ess" on JAX\'s device, where a hundred take little longer '
+            "than one"
+        ),
+        words=("numba", "jax"),
     )
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
@@ -173,11 +190,11 @@ class GPStruct(KernelEstimator):
         seed = self._seed()
         with following(plan.n_steps * plan.n_chains, show=lesson.show) as callback:
             if self.sampler != "ess":
-                kind = Hamiltonian if self.sampler == "hmc" else NoUTurn
-                more = {} if self.sampler == "hmc" else {"n_jobs": self.n_jobs}
                 flat = ElasticNet(0.0, 0.0)
                 goal = lesson.objective(rooted, LogLoss(), flat, self.n_jobs)
-                return kind(plan, seed, **more).sample(goal, callback)
+                if self.sampler == "hmc":
+                    return Hamiltonian(plan, seed).sample(goal, callback)
+                return NoUTurn(plan, seed, self.n_jobs).sample(goal, callback)
             problem = WhitenedProblem.of(
                 rooted,
                 lesson.data,

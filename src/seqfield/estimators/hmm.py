@@ -70,34 +70,48 @@ class HMM(SequenceEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (EmissionFunction,)
     features: Any = anything(
-        None,
-        "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose by the "
-        "form of X, as for `CRF`",
+        default=None,
+        help=(
+            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
+            "by the form of X, as for `CRF`"
+        ),
         kw_only=False,
     )
     alpha: float = real(
-        0.01,
-        'smoothing of emissions. "multinomial": added to the count of every feature with every '
-        'label; "gaussian": each label gets this many extra tokens with the mean and the variance of '
-        "all tokens",
+        default=0.01,
+        help=(
+            'smoothing of emissions. "multinomial": added to the count of every feature with '
+            'every label; "gaussian": each label gets this many extra tokens with the mean and '
+            "the variance of all tokens"
+        ),
         low=LEAST,
     )
     alpha_transitions: float = real(
-        0.1, "added to the counts of starts, transitions and stops", low=LEAST
+        default=0.1,
+        help="added to the counts of starts, transitions and stops",
+        low=LEAST,
     )
     emission: str = word(
-        "auto",
-        '"multinomial" for features that count or are there or not, log p(x_t | j) = '
-        'sum_f x_tf log p(f | j); "gaussian" with a mean and a variance for each label and feature; '
-        'or "auto": multinomial if X has no negative value and is sparse or of whole numbers',
-        ("auto", *KINDS),
+        default="auto",
+        help=(
+            '"multinomial" for features that count or are there or not, log p(x_t | j) = sum_f '
+            'x_tf log p(f | j); "gaussian" with a mean and a variance for each label and feature; '
+            'or "auto": multinomial if X has no negative value and is sparse or of whole numbers'
+        ),
+        words=("auto", *KINDS),
     )
-    max_iter: int = whole(100, "iterations of EM", low=1)
-    tol: float = real(1e-6, "EM stops when the objective falls by less than this, relatively", low=0)
+    max_iter: int = whole(default=100, help="iterations of EM", low=1)
+    tol: float = real(
+        default=1e-6,
+        help="EM stops when the objective falls by less than this, relatively",
+        low=0,
+    )
     warm_start: bool = flag(
-        False,
-        "start EM from the last fit, whose labels and features are kept; if all labels are known "
-        "the parameters are counted anew",
+        default=False,
+        help=(
+            "start EM from the last fit, whose labels and features are kept; if all labels are "
+            "known the parameters are counted anew"
+        ),
     )
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:

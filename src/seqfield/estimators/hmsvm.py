@@ -9,10 +9,9 @@ from seqfield.estimators._descent import Watch, descent_facts, following
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
+    KernelEstimator,
     eta_of,
     eta_param,
-    transitions_param,
-    KernelEstimator,
     explicit_param,
     fitted_kernels,
     gram_dtype_param,
@@ -20,6 +19,7 @@ from seqfield.estimators._kernel import (
     inducing_param,
     n_inducing_param,
     told_part,
+    transitions_param,
 )
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._params import parameters, real, whole, word
@@ -67,23 +67,25 @@ class HMSVM(KernelEstimator):
     """
 
     C: float | None = real(
-        None,
-        "weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens",
+        default=None,
+        help="weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens",
         above=0,
         words=(None,),
         kw_only=False,
     )
     slack: str = word(
-        "l1",
-        '"l1": one for each sequence; "l2": its square; "hard": none, for data that can be '
-        'separated; "labelling": one for every labelling of every sequence, for short sequences and '
-        "few labels",
-        tuple(SLACKS),
+        default="l1",
+        help=(
+            '"l1": one for each sequence; "l2": its square; "hard": none, for data that can be '
+            'separated; "labelling": one for every labelling of every sequence, for short '
+            "sequences and few labels"
+        ),
+        words=tuple(SLACKS),
     )
     margin: str = word(
-        "hamming",
-        'what the known labelling shall win by; "slack" decodes in O(l^2 S^2)',
-        tuple(MARGINS),
+        default="hamming",
+        help='what the known labelling shall win by; "slack" decodes in O(l^2 S^2)',
+        words=tuple(MARGINS),
     )
     eta: float = eta_param()
     transitions: bool = transitions_param()
@@ -91,8 +93,12 @@ class HMSVM(KernelEstimator):
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
     gram_dtype: str = gram_dtype_param()
-    max_iter: int = whole(500, "passes over the data", low=1)
-    tol: float = real(0.01, "stop when the gap is at most this share of the objective", low=0)
+    max_iter: int = whole(default=500, help="passes over the data", low=1)
+    tol: float = real(
+        default=0.01,
+        help="stop when the gap is at most this share of the objective",
+        low=0,
+    )
 
     @property
     def probabilistic(self) -> bool:

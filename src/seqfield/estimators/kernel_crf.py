@@ -13,14 +13,14 @@ from seqfield.estimators._base import Fit
 from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
+    KernelEstimator,
     eta_of,
     eta_param,
-    transitions_param,
-    KernelEstimator,
     fitted_kernels,
     gram_dtype_param,
     grams_of,
     told_part,
+    transitions_param,
 )
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._params import anything, flag, parameters, real, whole, word
@@ -73,34 +73,52 @@ class KernelCRF(KernelEstimator):
     """
 
     kernel: Any = anything(
-        None,
-        "a kernel, a name or a function as in `GPSC`, or a list of them; the function is then a sum "
-        "of one part for each, and each round takes the best clique of every kernel",
+        default=None,
+        help=(
+            "a kernel, a name or a function as in `GPSC`, or a list of them; the function is then "
+            "a sum of one part for each, and each round takes the best clique of every kernel"
+        ),
         kw_only=False,
     )
-    cliques: str = word("vertex", "which cliques may be chosen", ("vertex", "vertex+edge"))
-    n_cliques: int = whole(100, "how many cliques to take", low=1)
+    cliques: str = word(
+        default="vertex",
+        help="which cliques may be chosen",
+        words=("vertex", "vertex+edge"),
+    )
+    n_cliques: int = whole(default=100, help="how many cliques to take", low=1)
     gain: str = word(
-        "gradient",
-        'what a candidate promises: "gradient" by the size of the functional gradient (one product '
-        'with the gram matrix for all candidates), "meanfield" by the fall of the risk with the best '
-        "coefficient, tokens taken as independent",
-        ("gradient", "meanfield"),
+        default="gradient",
+        help=(
+            'what a candidate promises: "gradient" by the size of the functional gradient (one '
+            'product with the gram matrix for all candidates), "meanfield" by the fall of the '
+            "risk with the best coefficient, tokens taken as independent"
+        ),
+        words=("gradient", "meanfield"),
     )
     gain_tol: float = real(
-        0.0, "stop when a round lowers the regularised risk by less than this", low=0
+        default=0.0,
+        help="stop when a round lowers the regularised risk by less than this",
+        low=0,
     )
-    c2: float = real(1.0, "weight of the squared norm", low=0)
+    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
     eta: float = eta_param()
     transitions: bool = transitions_param()
     early_stopping: bool = flag(
-        False, "hold out a share of the sequences and stop once they gain no more"
+        default=False,
+        help="hold out a share of the sequences and stop once they gain no more",
     )
     validation_fraction: float = real(
-        0.1, "the share of the sequences that early stopping holds out", low=0, high=1
+        default=0.1,
+        help="the share of the sequences that early stopping holds out",
+        low=0,
+        high=1,
     )
-    patience: int = whole(10, "rounds without gain after which early stopping gives up", low=1)
-    tol: float = real(1e-5, "relative tolerance of each refit", low=0)
+    patience: int = whole(
+        default=10,
+        help="rounds without gain after which early stopping gives up",
+        low=1,
+    )
+    tol: float = real(default=1e-5, help="relative tolerance of each refit", low=0)
     gram_dtype: str = gram_dtype_param()
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
@@ -153,9 +171,7 @@ class KernelCRF(KernelEstimator):
         return Fit(KernelFunction(kernels, parts, last.transitions, edges), facts)
 
 
-def _told(
-    atoms: list[Atom], coefficients: Floats, tokens: Tokens, lesson: Lesson
-) -> list[Clique]:
+def _told(atoms: list[Atom], coefficients: Floats, tokens: Tokens, lesson: Lesson) -> list[Clique]:
     """Cliques by the names of their labels."""
     names, s, out = lesson.labels.names, lesson.n_labels, []
     for atom, value in zip(atoms, coefficients, strict=True):

@@ -62,18 +62,34 @@ class StructuredPerceptron(LinearEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction, KernelFunction)
     average: bool = flag(
-        True, "use the mean of the weights over all steps; False uses the last ones"
+        default=True,
+        help="use the mean of the weights over all steps; False uses the last ones",
     )
-    max_iter: int = whole(20, "epochs; training ends early when an epoch makes no mistake", low=1)
-    patience: int = whole(3, "epochs without gain after which early stopping gives up", low=1)
+    max_iter: int = whole(
+        default=20,
+        help="epochs; training ends early when an epoch makes no mistake",
+        low=1,
+    )
+    patience: int = whole(
+        default=3,
+        help="epochs without gain after which early stopping gives up",
+        low=1,
+    )
     kernel: Any = anything(
-        None,
-        "the dual form with a kernel of `seqfield.kernels` or its name; None is the primal form. In "
-        "the dual form every feature has a weight with every label, whatever observed_only says",
+        default=None,
+        help=(
+            "the dual form with a kernel of `seqfield.kernels` or its name; None is the primal "
+            "form. In the dual form every feature has a weight with every label, whatever "
+            "observed_only says"
+        ),
     )
-    eta: float = real(1.0, "scale of transitions in the dual form", low=0)
+    eta: float = real(default=1.0, help="scale of transitions in the dual form", low=0)
     explicit: Any = explicit_param()
-    gram_budget: float = real(6.0, "the most GiB that gram matrices of the dual form take", low=0)
+    gram_budget: float = real(
+        default=6.0,
+        help="the most GiB that gram matrices of the dual form take",
+        low=0,
+    )
     gram_dtype: str = gram_dtype_param()
 
     @property
@@ -110,7 +126,9 @@ class StructuredPerceptron(LinearEstimator):
         theta, facts = descent_facts(None, found, watch, REMEDY)
         return Fit(dual.function(theta), facts | {"n_tokens_": dual.tokens.x.shape[0]})
 
-    def _watched(self, lesson: Lesson, architecture: Architecture) -> tuple[Lesson, Watch]:
+    def _watched(
+        self, lesson: Lesson, architecture: Architecture[Any, Any]
+    ) -> tuple[Lesson, Watch]:
         """Early stopping watches the token error."""
 
         def merit(held: Lesson) -> Merit:

@@ -90,63 +90,86 @@ class StructuredSVGP(KernelEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
     n_inducing: int = whole(
-        500, "inducing tokens; all distinct tokens if there are no more", low=1, kw_only=False
+        default=500,
+        help="inducing tokens; all distinct tokens if there are no more",
+        low=1,
+        kw_only=False,
     )
     inducing: str = word(
-        "pivoted",
-        'how inducing tokens are found: "pivoted" takes the tokens that leave the least of the '
-        'prior\'s variance unexplained (pivoted Cholesky); "kmeans" the means of clusters, of sparse '
-        "features the tokens nearest to them",
-        ("pivoted", "kmeans"),
+        default="pivoted",
+        help=(
+            'how inducing tokens are found: "pivoted" takes the tokens that leave the least of '
+            'the prior\'s variance unexplained (pivoted Cholesky); "kmeans" the means of '
+            "clusters, of sparse features the tokens nearest to them"
+        ),
+        words=("pivoted", "kmeans"),
     )
     likelihood: Any = word(
-        "chain",
-        '"chain" is exact. "piecewise" is the pseudo-likelihood of each edge by itself: cheaper, and '
-        "a worse model of the whole. Each label is learned twice there, from one neighbour each "
-        "time, so predictions take the chain with half of the transition scores. A function of "
-        "(F, T, labels) gets score draws F (k, length, S), transition draws T (k, S, S) and label "
-        "codes (length,) in the order of ``classes``, -1 where missing; it returns k "
-        "log-likelihoods. A function needs no derivative, and ``classes`` must be given. Predictions "
-        "are those of the chain with the scores that were found. Transition scores that a function "
-        "ignores stay at their prior N(0, eta), over which predictions average: "
-        "transitions=False hands it zeros and predicts without them",
-        ("chain", "piecewise"),
+        default="chain",
+        help=(
+            '"chain" is exact. "piecewise" is the pseudo-likelihood of each edge by itself: '
+            "cheaper, and a worse model of the whole. Each label is learned twice there, from one "
+            "neighbour each time, so predictions take the chain with half of the transition "
+            "scores. A function of (F, T, labels) gets score draws F (k, length, S), transition "
+            "draws T (k, S, S) and label codes (length,) in the order of ``classes``, -1 where "
+            "missing; it returns k log-likelihoods. A function needs no derivative, and "
+            "``classes`` must be given. Predictions are those of the chain with the scores that "
+            "were found. Transition scores that a function ignores stay at their prior N(0, eta), "
+            "over which predictions average: transitions=False hands it zeros and predicts "
+            "without them"
+        ),
+        words=("chain", "piecewise"),
         functions=True,
     )
     gradient: str = word(
-        "reparam",
-        '"reparam" takes the derivative of the likelihood; "score" its values alone, with far more '
-        "noise: raise n_mc",
-        ("reparam", "score"),
+        default="reparam",
+        help=(
+            '"reparam" takes the derivative of the likelihood; "score" its values alone, with far '
+            "more noise: raise n_mc"
+        ),
+        words=("reparam", "score"),
     )
-    n_components: int = whole(1, "Gaussians in the posterior", low=1)
-    batch_size: int = whole(50, "sequences in a step", low=1)
-    n_mc: int = whole(10, "Monte-Carlo draws of the scores of a batch in each step", low=1)
+    n_components: int = whole(default=1, help="Gaussians in the posterior", low=1)
+    batch_size: int = whole(default=50, help="sequences in a step", low=1)
+    n_mc: int = whole(
+        default=10,
+        help="Monte-Carlo draws of the scores of a batch in each step",
+        low=1,
+    )
     solver: str = word(
-        "auto",
-        '"natural" steps along natural gradients, which takes far fewer epochs (one component, '
-        'gradient="reparam", no candidate sets if piecewise; where labels are missing, the Fisher '
-        'information stands for second derivatives); "adam"; "auto": natural where possible',
-        ("auto", "natural", "adam"),
+        default="auto",
+        help=(
+            '"natural" steps along natural gradients, which takes far fewer epochs (one '
+            'component, gradient="reparam", no candidate sets if piecewise; where labels are '
+            'missing, the Fisher information stands for second derivatives); "adam"; "auto": '
+            "natural where possible"
+        ),
+        words=("auto", "natural", "adam"),
     )
-    learn_kernel: bool = flag(True, "learn the kernel's parameters by the bound")
+    learn_kernel: bool = flag(default=True, help="learn the kernel's parameters by the bound")
     learn_inducing: bool = flag(
-        False,
-        "move the inducing tokens by the bound (dense features alone, at 4 kernel matrices for each "
-        "feature and step)",
+        default=False,
+        help=(
+            "move the inducing tokens by the bound (dense features alone, at 4 kernel matrices "
+            "for each feature and step)"
+        ),
     )
-    learning_rate: float = real(0.02, "step size of Adam", low=0)
+    learning_rate: float = real(default=0.02, help="step size of Adam", low=0)
     n_samples: int = whole(
-        100, "draws from the posterior that predictions are averaged over", low=1
+        default=100,
+        help="draws from the posterior that predictions are averaged over",
+        low=1,
     )
     eta: float = eta_param()
     transitions: bool = transitions_param()
-    max_iter: int = whole(100, "epochs", low=1)
+    max_iter: int = whole(default=100, help="epochs", low=1)
     tol: float = real(
-        1e-3,
-        "stop when the last ten epochs (or a fifth of all, if more) raised the bound by less than "
-        "this share of it over as many before and did not lower it, noise is too small to hide a "
-        "rise of ten times that, and kernel parameters hardly move; 0: never stop",
+        default=1e-3,
+        help=(
+            "stop when the last ten epochs (or a fifth of all, if more) raised the bound by less "
+            "than this share of it over as many before and did not lower it, noise is too small "
+            "to hide a rise of ten times that, and kernel parameters hardly move; 0: never stop"
+        ),
         low=0,
     )
 
@@ -195,7 +218,11 @@ class StructuredSVGP(KernelEstimator):
         _tell(found)
         if callable(self.likelihood) and found.architecture.eta > 0.0:
             self._check_notice(lesson.targets, lesson.n_labels)
-        facts = {"n_iter_": found.n_iter, "best_iter_": found.n_iter, "gap_": np.inf}
+        facts: dict[str, Any] = {
+            "n_iter_": found.n_iter,
+            "best_iter_": found.n_iter,
+            "gap_": np.inf,
+        }
         facts |= {"bounds_": found.elbos, "bound_": found.bound, "objective_": -found.bound}
         return Fit(self._function(found), facts)
 

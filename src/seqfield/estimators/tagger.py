@@ -94,23 +94,29 @@ class Tagger(SequenceEstimator):
 
     learns: ClassVar[tuple[type[Learned], ...]] = (KernelFunction,)
     candidates: Any = anything(
-        None,
-        "settings to try, each (curved, cost, c2): whether its kernel is the curved one, the cost of "
-        "a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1), (True, 2, 3), "
-        "(True, 0, 1), (False, 4, 1) and (False, 8, 0.1)",
+        default=None,
+        help=(
+            "settings to try, each (curved, cost, c2): whether its kernel is the curved one, the "
+            "cost of a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1), "
+            "(True, 2, 3), (True, 0, 1), (False, 4, 1) and (False, 8, 0.1)"
+        ),
     )
     n_folds: int = whole(
-        5, "folds of sequences; with fewer labelled sequences, as many as these", low=2
+        default=5,
+        help="folds of sequences; with fewer labelled sequences, as many as these",
+        low=2,
     )
     calibrate: Any = word(
-        True,
-        "calibrate by the folds that the setting was chosen on: one temperature (True or "
-        '"temperature"), with an offset for each label ("platt"), with a slope as well ("vector"); '
-        "False leaves the scores as they are",
-        WAYS,
+        default=True,
+        help=(
+            "calibrate by the folds that the setting was chosen on: one temperature (True or "
+            '"temperature"), with an offset for each label ("platt"), with a slope as well '
+            '("vector"); False leaves the scores as they are'
+        ),
+        words=WAYS,
     )
-    max_iter: int = whole(500, "iterations of each fit", low=1)
-    tol: float = real(1e-5, "relative tolerance of each fit", low=0)
+    max_iter: int = whole(default=500, help="iterations of each fit", low=1)
+    tol: float = real(default=1e-5, help="relative tolerance of each fit", low=0)
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         n_folds = max(2, min(self.n_folds, len(lesson.told)))

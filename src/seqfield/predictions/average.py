@@ -1,8 +1,8 @@
 """Inference for p(y | x) that is one chain, or a weighted average of several chains.
 
 An average over posterior draws f_s is no chain itself: log p(y | x) = log sum_s w_s p(y | f_s), and
-the probability of a label is the weighted mean of its marginals. With one chain all of this is plain
-chain inference.
+the probability of a label is the weighted mean of its marginals. With one chain all of this is
+plain chain inference.
 """
 
 from __future__ import annotations

@@ -46,6 +46,9 @@ class Limits(NamedTuple):
     joint: str = ""
 
 
+NO_LIMITS = Limits()
+
+
 class LabelDistribution:
     """What a model says of the labels of n sequences: p(y | x), scored once.
 
@@ -70,7 +73,7 @@ class LabelDistribution:
         scores: Average,
         *,
         temperature: float | None = None,
-        limits: Limits = Limits(),
+        limits: Limits = NO_LIMITS,
         missing_label: Any = None,
     ) -> None:
         self.labels, self.limits = labels, limits
@@ -263,7 +266,9 @@ class LabelDistribution:
         joint, codes = self.joint, self.span_codes
         place = {name: k for k, name in enumerate(codes.kinds)}
         rows = []
-        for i, (row, (a, b)) in enumerate(zip(listed, pairwise(self.offsets.tolist()), strict=True)):
+        for i, (row, (a, b)) in enumerate(
+            zip(listed, pairwise(self.offsets.tolist()), strict=True)
+        ):
             for kind, start, end in _tuples("span", "(kind, start, end)", i, row, 3):
                 if not isinstance(kind, str) or kind not in place:
                     raise LabelError(

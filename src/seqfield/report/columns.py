@@ -62,8 +62,8 @@ def level_of(confidence: Any) -> NDArray[np.int64]:
     return place
 
 
-def drawn(judged: Judged, words: list[list[str]], found: list[list[Any]] | None) -> dict[str, Any]:
-    """The sequences as columns over tokens; ``found`` are the predicted spans, None without.
+def drawn(judged: Judged, words: list[list[str]]) -> dict[str, Any]:
+    """The sequences as columns over tokens.
 
     Codes are places among the labels; ``gold`` is one more, 0 where there is none. Of each
     token ``kept`` labels follow in ``top`` and ``p``: the predicted one, the gold one if it is
@@ -79,8 +79,8 @@ def drawn(judged: Judged, words: list[list[str]], found: list[list[Any]] | None)
         out |= _likely(judged, judged.proba)
     if judged.log_shown is not None:
         out["labelling"] = column(np.exp(judged.log_shown), "f4")
-    if found is not None:
-        out["spans"] = _spans(judged, found)
+    if judged.found is not None:
+        out["spans"] = _spans(judged, judged.found)
     return out
 
 

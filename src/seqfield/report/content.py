@@ -10,9 +10,10 @@ import numpy as np
 from seqfield import metrics
 from seqfield.errors import LabelError
 from seqfield.estimators._linear import Weight
+from seqfield.functions import LinearFunction
 from seqfield.report.columns import THRESHOLDS, drawn, level_of
 from seqfield.report.intervals import N_BINS, Score, bin_of, intervals
-from seqfield.report.judged import Judged, encoded, judge
+from seqfield.report.judged import Judged, judge
 
 #: group, key, name and meaning of the headline scores
 HEADLINES = (
@@ -64,12 +65,7 @@ def report_content(
     >>> content["data"], content["metrics"][0]["name"]
     ({'sequences': 10, 'tokens': 55, 'labelled': 55}, 'Token accuracy')
     """
-    data = encoded(model, X)
-    judged = judge(model, data, y, scheme, step)
-    found = None
-    if judged.has_spans and judged.log_shown is not None:
-        step("spans")
-        found = model.predict_spans(data)
+    judged = judge(model, X, y, scheme, step)
     step("intervals")
     measured = intervals(judged, n_boot)
     step("weights")
@@ -77,14 +73,13 @@ def report_content(
         "title": type(model).__name__ if title is None else title,
         "model": _about(model),
         "features": _features(model),
-        **content_of(judged, texts(X, tokens, judged), found, measured),
+        **content_of(judged, texts(X, tokens, judged), measured),
     }
 
 
 def content_of(
     judged: Judged,
     words: list[list[str]],
-    found: list[list[Any]] | None,
     measured: dict[str, Score],
 ) -> dict[str, Any]:
     """The part of the content that needs no model."""
@@ -114,7 +109,7 @@ def content_of(
         "confusion": _confusion(judged),
         "reliability": _reliability(judged),
         "coverage": _coverage(judged),
-        "sequences": drawn(judged, words, found),
+        "sequences": drawn(judged, words),
     }
 
 
@@ -168,7 +163,7 @@ def _about(model: Any) -> dict[str, Any]:
 
 def _features(model: Any) -> dict[str, Any] | None:
     """The weights (or cliques) that speak most for and against each label; None without any."""
-    if hasattr(model, "theta_"):
+    if isinstance(getattr(model, "function_", None), LinearFunction):
         # all weights at once, the largest first: a call for each label would name every feature
         # again
         what, ordered = "feature", model.top_weights(len(model.theta_))

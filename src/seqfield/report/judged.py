@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield.data.schemes import NO_SPANS, Span, reading, spans
 from seqfield.labels import SETS, is_missing, nested
-from seqfield.sequences import Offsets, Sequences
+from seqfield.predictions import LabelDistribution, SpanConfidence
+from seqfield.sequences import Offsets
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -29,8 +29,8 @@ class Judged:
     the same as places in ``labels``; a gold label that is missing is None, its code -1.
     ``proba`` (N, S) is None for a model without probabilities; ``log_gold`` and ``log_shown`` (n,)
     are the log-probabilities of the gold and of the predicted labelling, None without a
-    distribution of whole labellings. ``scheme`` is that of the spans: None for any, "none" if the
-    labels are no spans.
+    distribution of whole labellings; ``found`` are the predicted spans with their probabilities,
+    likewise. ``scheme`` is that of the spans: None for any, "none" if the labels are no spans.
     """
 
     labels: list[Hashable]
@@ -44,6 +44,7 @@ class Judged:
     proba: Floats | None = None
     log_gold: Floats | None = None
     log_shown: Floats | None = None
+    found: list[list[SpanConfidence]] | None = None
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -94,12 +95,6 @@ class Judged:
         return found[0], found[1]
 
 
-def encoded(model: Any, X: Any) -> Sequences:
-    """X in the features of the model."""
-    check_is_fitted(model, "features_")
-    return X if isinstance(X, Sequences) else model.features_.transform(X)
-
-
 def judge(
     model: Any,
     X: Any,
@@ -119,7 +114,7 @@ def judge(
     (['x', 'y', 'z'], [True, True, False])
     """
     step("labels")
-    data = encoded(model, X)
+    data = model.encode(X)
     rows = [
         [None if is_missing(v, model.missing_label) or isinstance(v, SETS) else v for v in row]
         for row in nested(y, data.offsets)
@@ -128,27 +123,50 @@ def judge(
     met = {v for row in rows for v in row} - {None, *classes}
     labels = [*classes, *sorted(met, key=str)]
     place = {None: -1} | {label: k for k, label in enumerate(labels)}
-    predicted = model.predict(data)
-
-    def codes(names: Rows) -> Codes:
-        return np.fromiter((place[v] for row in names for v in row), np.int64, data.n_tokens)
-
-    more: dict[str, Any] = {}
-    if model.has_probabilities:
-        step("probabilities")
-        more["proba"] = np.vstack(model.predict_proba(data))
-        if model.joint:
-            own = [[v if place[v] < len(classes) else None for v in row] for row in rows]
-            more["log_gold"] = model.log_likelihood(data, own)
-            more["log_shown"] = model.log_likelihood(data, predicted)
+    how = reading(labels, scheme)
+    parts, at = [], 0
+    for said in model.distributions(data):
+        parts.append(_asked(model, said, rows[at : at + len(said)], how, step))
+        at += len(said)
+    gold = np.fromiter((place[v] for row in rows for v in row), np.int64, data.n_tokens)
+    found = {name: _joined([part[name] for part in parts]) for name in parts[0]}
     return Judged(
         labels=labels,
         n_classes=len(classes),
         offsets=data.offsets,
         gold=rows,
-        predicted=predicted,
-        gold_codes=codes(rows),
-        codes=codes(predicted),
-        scheme=reading(labels, scheme),
-        **more,
+        gold_codes=gold,
+        scheme=how,
+        **found,
     )
+
+
+def _asked(
+    model: Any,
+    said: LabelDistribution,
+    rows: Rows,
+    scheme: str | None,
+    step: Callable[[str], None],
+) -> dict[str, Any]:
+    """All that a report asks of a block of sequences, which are scored once."""
+    predicted = said.best()
+    out: dict[str, Any] = {"predicted": predicted, "codes": said.codes().astype(np.int64)}
+    if model.has_probabilities:
+        step("probabilities")
+        out["proba"] = said.proba
+        if model.joint:
+            known = set(said.labels.names)
+            own = [[v if v in known else None for v in row] for row in rows]
+            out["log_gold"] = said.log_prob(own)
+            out["log_shown"] = said.log_prob(predicted)
+            if scheme != NO_SPANS:
+                step("spans")
+                out["found"] = said.spans()
+    return out
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Answers of all blocks, one after the other."""
+    if isinstance(parts[0], list):
+        return [row for part in parts for row in part]
+    return np.concatenate(parts)

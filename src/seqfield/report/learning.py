@@ -54,12 +54,17 @@ def learning_curve(
             break
         step(f"learning from {size:,} sequences")
         chosen = np.sort(order[:size])
-        part = clone(model).set_params(classes=classes, warm_start=False, verbose=False)
+        part = clone(model).set_params(**{"classes": classes, "verbose": False} | _cold(model))
         part.fit(_some(X_train, chosen), _some(y_train, chosen))
         points[size] = intervals(judge(part, X, y, scheme), n_boot)
     sizes = sorted(points)
     keys = [key for key in CURVES if key in points[sizes[-1]]]
     return {"sizes": sizes, "scores": {key: [list(points[n][key]) for n in sizes] for key in keys}}
+
+
+def _cold(model: Any) -> dict[str, Any]:
+    """Every fit begins anew, whatever the model does."""
+    return {"warm_start": False} if "warm_start" in model.get_params(deep=False) else {}
 
 
 def _some(rows: Any, chosen: Any) -> Any:
