@@ -28,7 +28,7 @@ class Several(sf.CRF):
         return self.n_around
 
     def _draws(self, data):
-        scores, rng = self._scores(data), np.random.default_rng(5)
+        scores, rng = self.function_.scores(data, self.n_jobs), np.random.default_rng(5)
         size = data.n_features, scores.n_labels
         return [
             ChainScores(
@@ -82,7 +82,7 @@ class Oracle:
     """All labellings of one sequence that agree with what is known, and their probabilities."""
 
     def __init__(self, model, i, known=None):
-        [chains] = model._blocks(model._encode(POOL))
+        [chains] = model._blocks(model.encode(POOL))
         names = model.classes_.tolist()
         found = [enumerate_labellings(scores, i) for scores in model._joint(chains)]
         rows = [tuple(names[k] for k in row) for row in found[0].labels]
@@ -181,7 +181,7 @@ def test_sequence_entropy_of_an_average_is_estimated_without_bias(known, monkeyp
 
 def test_agreement_with_sequence_confidence():
     model = fitted()
-    sure = model.sequence_confidence(POOL)
+    sure = model.distribution(POOL).confidence()
     for strategy, want in [
         ("least_confidence", 1 - sure.probability),
         ("margin", 1 - sure.margin),

@@ -285,7 +285,7 @@ def read(path, x):
     n = 4
     if len(labels) != n or [len(row) for row in labels] != [len(part) for part in p]:
         return f"wrong lengths: {labels}"
-    known = set(model._labels.names)
+    known = set(model.labels_.names)
     if not all(label in known for row in labels for label in row):
         return f"wrong labels: {labels}"
     return "loaded"

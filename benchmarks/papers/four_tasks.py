@@ -56,7 +56,7 @@ def gpsc(task: FoldTask, kernel: sf.kernels.Kernel, **params: object) -> sf.GPSC
         classes=range(len(task.labels)),
         tol=1e-7,
         max_iter=2000,
-        optimize_kernel=True,
+        learn_kernel=True,
         random_state=0,
         **params,
     )

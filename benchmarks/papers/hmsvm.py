@@ -74,11 +74,9 @@ class Study:
     ) -> None:
         self.metric, self.only = metric, only
         cut = 2 * len(rest.y) // 3
-        self.development = self._encode(
-            rest.pick(slice(cut)), rest.pick(slice(cut, None)), features
-        )
+        self.development = self.encode(rest.pick(slice(cut)), rest.pick(slice(cut, None)), features)
         splits = list(KFold(5, shuffle=True, random_state=0).split(data.y))[:n_folds]
-        self.folds = [self._encode(data.pick(a), data.pick(b), features) for a, b in splits]
+        self.folds = [self.encode(data.pick(a), data.pick(b), features) for a, b in splits]
         self.tokens = self.folds[0][0].x
 
     @staticmethod

@@ -66,7 +66,7 @@ def measured(fitted: sf.GPSC, X: Any, y: list[list[str]]) -> tuple[float, float]
     """Token error % and the NLL at the best temperature."""
 
     def nll(log_temperature: float) -> float:
-        fitted.temperature_ = float(np.exp(log_temperature))
+        fitted.calibration_.temperature = float(np.exp(log_temperature))
         return sf.metrics.token_nll(y, fitted.predict_proba(X), fitted.classes_)
 
     error = 100 * sf.metrics.token_error(y, fitted.predict(X))

@@ -386,7 +386,7 @@ def test_tag_nbest(model_file):
     X = [["2", "cups"], ["salt"]]
     proba, place = model.predict_proba(X), model.classes_.tolist().index
     expected = []
-    for i, ranked in enumerate(model.predict_nbest(X, 2)):
+    for i, ranked in enumerate(model.distribution(X).nbest(2)):
         for rank, (labels, log_probability) in enumerate(ranked, 1):
             lines = [f"# {rank} {log_probability:.4f}"]
             for t, label in enumerate(labels):

@@ -131,7 +131,7 @@ def test_json_lines(files, model, X):
     text = run("tag", files / "m.sf", files / "in.txt", "--format", "jsonl").stdout
     place = model.classes_.tolist().index
     labels, proba = model.predict(X), model.predict_proba(X)
-    found, sure = model.predict_spans(X), model.sequence_confidence(X).probability
+    found, sure = model.predict_spans(X), model.distribution(X).confidence().probability
     for i, record in enumerate(map(json.loads, text.splitlines())):
         assert list(record) == ["tokens", "labels", "probabilities", "spans", "probability"]
         assert record["tokens"] == [row[0] for row in X[i]]

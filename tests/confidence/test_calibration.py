@@ -37,7 +37,7 @@ def nll(model, X, y):
 def test_folds_mend_a_model_that_is_too_sure(method):
     sure = sf.CRF(c2=1e-4).fit(*TRAIN)
     model = sf.calibrate(sf.CRF(c2=1e-4, random_state=0), *TRAIN, method=method)
-    assert model.temperature_ > 1.5
+    assert model.calibration_.temperature > 1.5
     assert nll(model, *TEST) < 0.8 * nll(sure, *TEST)
     np.testing.assert_array_equal(model.theta_, sure.theta_)
     if method == "temperature":
@@ -51,7 +51,7 @@ def test_held_out_sequences_mend_a_fitted_model(method, tmp_path):
     model = sf.calibrate(sure, *OTHER, method=method, cv="prefit")
     assert nll(model, *TEST) < 0.8 * before
     assert nll(sure, *TEST) == before  # as it was
-    assert sure.temperature_ is None
+    assert sure.calibration_ is None
     assert sure.get_params()["calibrate"] is False
     model.save(tmp_path / "m.sf")
     again = sf.load(tmp_path / "m.sf")
@@ -59,7 +59,7 @@ def test_held_out_sequences_mend_a_fitted_model(method, tmp_path):
         np.testing.assert_array_equal(a, b)
     assert again.predict(TEST[0]) == model.predict(TEST[0])
     # the labels shown are those of the shown probabilities
-    best = model.predict_nbest(TEST[0], 1)
+    best = model.distribution(TEST[0]).nbest(1)
     assert [row[0][0] for row in best] == model.predict(TEST[0])
     assert clone(model).calibrate == method
 
@@ -69,13 +69,15 @@ def test_lengths_and_weights():
     flat, lengths = np.vstack(X), [len(x) for x in X]
     by_list = sf.calibrate(sf.CRF(random_state=0), X, y, cv=3)
     by_lengths = sf.calibrate(sf.CRF(random_state=0), flat, y, cv=3, lengths=lengths)
-    assert by_lengths.temperature_ == pytest.approx(by_list.temperature_, rel=1e-12)
+    assert by_lengths.calibration_.temperature == pytest.approx(
+        by_list.calibration_.temperature, rel=1e-12
+    )
     fitted = sf.CRF().fit(X, y)
     w = np.zeros(len(OTHER[0]))
     w[:20] = 1.0
     a = sf.calibrate(fitted, *OTHER, sample_weight=w, cv="prefit")
     b = sf.calibrate(fitted, OTHER[0][:20], OTHER[1][:20], cv="prefit")
-    assert a.temperature_ == pytest.approx(b.temperature_, rel=1e-12)
+    assert a.calibration_.temperature == pytest.approx(b.calibration_.temperature, rel=1e-12)
 
 
 def test_partly_labelled_sequences():
@@ -83,8 +85,10 @@ def test_partly_labelled_sequences():
     X, y = OTHER
     partly = [[label if t % 2 else None for t, label in enumerate(row)] for row in y]
     partly[0] = None
-    found = sf.calibrate(fitted, X, partly, cv="prefit").temperature_
-    assert found == pytest.approx(sf.calibrate(fitted, X, y, cv="prefit").temperature_, rel=0.3)
+    found = sf.calibrate(fitted, X, partly, cv="prefit").calibration_.temperature
+    assert found == pytest.approx(
+        sf.calibrate(fitted, X, y, cv="prefit").calibration_.temperature, rel=0.3
+    )
 
 
 def test_an_average_of_draws():

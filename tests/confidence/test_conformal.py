@@ -287,7 +287,7 @@ def chain():
 
 def span_table(model, x):
     """The probability of every span of one sequence, by listing labellings."""
-    [scores] = model._posterior(model._chains(model._encode([x])))
+    [scores] = model._posterior(model._chains(model.encode([x])))
     found, names = enumerate_labellings(scores), model.classes_.tolist()
     table = {}
     for codes, p in zip(found.labels, found.probabilities, strict=True):

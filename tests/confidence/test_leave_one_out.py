@@ -76,12 +76,12 @@ def candidates(y):
 
 def left_out(model, X, y, weight=None):
     """The algebra of a fitted CRF, and its objective."""
-    data, targets = model._encode(X), model._labels.encode(y)
+    data, targets = model.encode(X), model.labels_.encode(y)
     weights = np.ones(len(X)) if weight is None else weight
     _, loss, prior = model._recipe(data)
-    scores = loss.free(model._constrained(model._scores(data)), targets)
+    scores = loss.free(model._constrained(model.function_.scores(data, model.n_jobs)), targets)
     args = (model._architecture, data, targets, weights)
-    goal = Objective(args[0], loss, prior, *args[1:], model._constraint, 1)
+    goal = Objective(args[0], loss, prior, *args[1:], model.constraint_, 1)
     return LeftOut(*args, scores, prior.c2), goal, args
 
 
@@ -286,10 +286,10 @@ def test_constraints_and_calibration_hold():
     assert all((p[0, inside] == 0.0).all() for p in left.proba)
     assert np.isfinite(left.log_likelihood).all()
     plain = copy.copy(model)
-    plain.temperature_ = None
+    plain.calibration_.temperature = None
     other = leave_one_out_proba(plain, X, y)
     # a temperature other than 1 shows
-    assert model.temperature_ != pytest.approx(1.0, abs=1e-3)
+    assert model.calibration_.temperature != pytest.approx(1.0, abs=1e-3)
     assert np.abs(other.log_likelihood - left.log_likelihood).max() > 1e-3
 
 
@@ -307,7 +307,7 @@ def test_blocks_threads_and_forms_of_input(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "model", [crf(), gpsc(), gpsc(n_landmarks=20)], ids=["crf", "gpsc", "landmarks"]
+    "model", [crf(), gpsc(), gpsc(n_inducing=20)], ids=["crf", "gpsc", "inducing"]
 )
 def test_models_from_files(model, tmp_path):
     X, y = words() if isinstance(model, sf.CRF) else points()
@@ -327,7 +327,7 @@ def test_models_from_files(model, tmp_path):
         sf.CRF(c2=0.0, tol=1e-2),
         sf.GPSC("rbf", method="sparse"),
         sf.GPSC("rbf", posterior="laplace"),
-        sf.GPSC("rbf", n_landmarks=5, landmarks="random"),
+        sf.GPSC("rbf", n_inducing=5, inducing="random"),
         sf.HMM(),
     ],
     ids=lambda model: type(model).__name__,

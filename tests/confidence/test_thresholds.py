@@ -49,7 +49,7 @@ def items_of(tagger, unit):
     if unit == "span":
         found = zip(model.predict_spans(X), y, strict=True)
         return [(s.probability, s[:3] in spans(gold)) for row, gold in found for s in row]
-    p = model.sequence_confidence(X).probability
+    p = model.distribution(X).confidence().probability
     return [(c, a == b) for c, a, b in zip(p, decoded, y, strict=True)]
 
 

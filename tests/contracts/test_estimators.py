@@ -74,14 +74,14 @@ def make(name, **wanted):
         wanted["n_cliques"] = wanted["max_iter"]  # so it is here
     if "amplitude" in arguments(name):
         # a sweep factors a matrix for each label, and a search for kernel parameters takes many
-        wanted = {"optimize_kernel": False} | wanted
+        wanted = {"learn_kernel": False} | wanted
         wanted["max_iter"] = min(wanted.get("max_iter", 50), SWEEPS)
     if "burn_in" in arguments(name):
         # whatever the chains have reached: few draws of a posterior are averaged as many are
         wanted = {"n_steps": 20, "n_chains": 2, "n_samples": 8} | wanted
     if "n_inducing" in arguments(name):
         # every step factors a matrix for each label
-        wanted = {"n_inducing": 20, "n_draws": 4, "n_samples": 8, "optimize_kernel": False} | wanted
+        wanted = {"n_inducing": 20, "n_mc": 4, "n_samples": 8, "learn_kernel": False} | wanted
         wanted["max_iter"] = min(wanted.get("max_iter", 8), 8)
     if "candidates" in arguments(name):
         wanted = {"candidates": [(False, 0.0, 1.0), (True, 0.0, 1.0)], "n_folds": 2} | wanted
@@ -349,8 +349,8 @@ def test_works_in_threads(name):
 UNFITTED = {
     "predict": lambda m: m.predict(X),
     "predict_proba": lambda m: m.predict_proba(X),
-    "predict_nbest": lambda m: m.predict_nbest(X),
-    "sample": lambda m: m.sample(X),
+    "predict_nbest": lambda m: m.distribution(X).nbest(),
+    "sample": lambda m: m.distribution(X).sample(),
     "log_likelihood": lambda m: m.log_likelihood(X, Y),
     "score": lambda m: m.score(X, Y),
     "save": lambda m: m.save("never-written.sf"),
@@ -428,7 +428,7 @@ def test_probabilities_of_all_labellings_sum_to_one(name):
         # predict is the best of them, and the n-best list is all of them in order
         top = likeliest(model, x)[0] if is_average(model) else found[int(np.argmax(logs))]
         assert model.predict(x)[0] == top
-        best = model.predict_nbest(x, n=len(found) + 5)[0]
+        best = model.distribution(x).nbest(n=len(found) + 5)[0]
         assert len(best) == len(found)
         np.testing.assert_allclose([p for _, p in best], np.sort(logs)[::-1], rtol=1e-9)
 
@@ -446,7 +446,7 @@ def test_nbest(name):
         assert len({tuple(y) for y, _ in row}) == len(row) == min(7, 3 ** len(x))
         got = model.log_likelihood([x] * len(row), [y for y, _ in row])
         np.testing.assert_allclose(got, logs, rtol=1e-9, atol=1e-12)
-    assert [len(row) for row in model.predict_nbest(X)] == [min(5, 3**length) for length in LENGTHS]
+    assert [len(row) for row in model.distribution(X).nbest()] == [min(5, 3**length) for length in LENGTHS]
 
 
 @every
@@ -480,14 +480,14 @@ def test_samples_follow_the_distribution(name):
 def test_samples_depend_on_the_seed_alone(name):
     model = fitted(name)
     first = able(model.sample, X, n=5, random_state=1)
-    assert first == model.sample(X, n=5, random_state=1)
-    assert first == model.set_params(n_jobs=2).sample(X, n=5, random_state=1)
-    assert first != model.sample(X, n=5, random_state=2)
-    assert [len(rows) for rows in model.sample(X)] == [1] * len(X)
+    assert first == model.distribution(X).sample(n=5, random_state=1)
+    assert first == model.set_params(n_jobs=2).distribution(X).sample(n=5, random_state=1)
+    assert first != model.distribution(X).sample(n=5, random_state=2)
+    assert [len(rows) for rows in model.distribution(X).sample()] == [1] * len(X)
     generator = np.random.default_rng(1)
-    assert first == model.sample(X, n=5, random_state=generator)
-    assert first != model.sample(X, n=5, random_state=generator)
-    legacy = [model.sample(X, 5, random_state=np.random.RandomState(k)) for k in (1, 1, 2)]
+    assert first == model.distribution(X).sample(n=5, random_state=generator)
+    assert first != model.distribution(X).sample(n=5, random_state=generator)
+    legacy = [model.distribution(X).sample(5, random_state=np.random.RandomState(k)) for k in (1, 1, 2)]
     assert legacy[0] == legacy[1] != legacy[2]
 
 
@@ -613,7 +613,7 @@ def test_results_are_bit_identical_for_every_number_of_threads(name, form, solve
     X1, y1 = FORMS[form](large[0]), large[1]
     extra = {} if solver is None else {"solver": solver}
     if {"amplitude", "burn_in"} & arguments(name):
-        extra["n_landmarks"] = 20  # the posterior of all tokens takes very long
+        extra["n_inducing"] = 20  # the posterior of all tokens takes very long
     if "burn_in" in arguments(name):
         extra["n_steps"] = 4
     if "n_samples" in arguments(name):
@@ -669,10 +669,10 @@ def test_every_form_of_numeric_X_gives_the_same_model(name, form):
         p = able(model.predict_proba, X1, **extra)
         np.testing.assert_allclose(np.concatenate(p).ravel(), fingerprint(model), **same)
         if is_joint(model):
-            best, want = model.predict_nbest(X1, 2, **extra), model.predict_nbest(X, 2)
+            best, want = model.distribution(X1).nbest(2, None=extra), model.distribution(X).nbest(2)
             assert [[y for y, _ in row] for row in best] == [[y for y, _ in row] for row in want]
-            drawn = model.sample(X1, 2, random_state=0, **extra)
-            assert drawn == model.sample(X, 2, random_state=0)
+            drawn = model.distribution(X1).sample(2, random_state=0, None=extra)
+            assert drawn == model.distribution(X).sample(2, random_state=0)
         np.testing.assert_allclose(
             likelihood(model, X1, Y, **extra), likelihood(model, X, Y), **same
         )
@@ -1116,13 +1116,13 @@ def test_save_and_load(name, kind, tmp_path):
     assert again.features_.edge_names() == model.features_.edge_names()
     np.testing.assert_array_equal(fingerprint(again, X1), fingerprint(model, X1))
     assert again.predict(X1) == model.predict(X1)
-    assert again.temperature_ == model.temperature_
+    assert again.calibration_.temperature == model.calibration_.temperature
     if model.probabilistic or model.calibrate:
         assert again.predict(X1, decoding="posterior") == model.predict(X1, decoding="posterior")
         np.testing.assert_array_equal(likelihood(again, X1, y1), likelihood(model, X1, y1))
     if (model.probabilistic or model.calibrate) and is_joint(model):
-        assert again.predict_nbest(X1, 3) == model.predict_nbest(X1, 3)
-        assert again.sample(X1, 3, random_state=0) == model.sample(X1, 3, random_state=0)
+        assert again.distribution(X1).nbest(3) == model.distribution(X1).nbest(3)
+        assert again.distribution(X1).sample(3, random_state=0) == model.distribution(X1).sample(3, random_state=0)
     assert again.score(X1, y1) == model.score(X1, y1)
     if hasattr(model, "theta_"):
         np.testing.assert_array_equal(again.theta_, model.theta_)

@@ -39,7 +39,7 @@ KERNEL = RBF(1.5)
 MODES = {
     "sparse": sf.GPSC(KERNEL, method="sparse", n_coordinates=12),
     "sequence": sf.GPSC(KERNEL, method="sequence", n_coordinates=8),
-    "landmarks": sf.GPSC(KERNEL, n_landmarks=10),
+    "inducing": sf.GPSC(KERNEL, n_inducing=10),
     "explicit": sf.GPSC("linear", explicit=True),
     "float32": sf.GPSC(KERNEL, gram_dtype="float32"),
     "newton": sf.GPSC(KERNEL, solver="newton"),
@@ -53,7 +53,7 @@ MODES = {
     "several kernels": sf.KernelCRF([KERNEL, Linear()], n_cliques=10),
     "mean field": sf.KernelCRF(KERNEL, gain="meanfield", n_cliques=6),
     "tokens alone": sf.KernelCRF(KERNEL, transitions=False, n_cliques=10),
-    "landmarks, sampled": sf.GPStruct(KERNEL, 8, n_landmarks=6, n_samples=4),
+    "landmarks, sampled": sf.GPStruct(KERNEL, 8, n_inducing=6, n_samples=4),
     "slices": sf.GPStruct(KERNEL, 40, sampler="ess", n_samples=4),
     "piecewise": sf.StructuredSVGP(KERNEL, 6, likelihood="piecewise", max_iter=2, n_samples=4),
     "mixture": sf.StructuredSVGP(KERNEL, 6, n_components=2, max_iter=2, n_samples=4),
@@ -80,7 +80,7 @@ def models():
 
 def listed(model, k):
     """All labellings of a new sequence and the mean of their probabilities over draws."""
-    chains = [model._constrained(one) for one in model._draws(model._encode(NEW))]
+    chains = [model._constrained(one) for one in model._draws(model.encode(NEW))]
     every = [enumerate_labellings(one, k) for one in chains]
     return every[0].labels, np.mean([one.probabilities for one in every], axis=0)
 
@@ -89,8 +89,8 @@ def listed(model, k):
 @pytest.mark.filterwarnings("ignore:no convergence:sklearn.exceptions.ConvergenceWarning")
 def test_everything_is_a_sum_over_labellings(mode, models):
     model = models(mode)
-    proba, best = model.predict_proba(NEW), model.predict_nbest(NEW, n=3)
-    drawn = model.sample(NEW, n=200, random_state=0)
+    proba, best = model.predict_proba(NEW), model.distribution(NEW).nbest(n=3)
+    drawn = model.distribution(NEW).sample(n=200, random_state=0)
     logs = model.log_likelihood(NEW, GOLD)
     names = model.classes_.tolist()
     for k in range(len(NEW)):
@@ -102,7 +102,7 @@ def test_everything_is_a_sum_over_labellings(mode, models):
             assert log_p == pytest.approx(np.log(of[tuple(row)]), abs=1e-8)
         first = of[tuple(best[k][0][0])]
         # of an average the lists of its draws are put together, which may miss the very best
-        assert first == pytest.approx(p.max(), rel=1e-8) or model._n_draws > 1
+        assert first == pytest.approx(p.max(), rel=1e-8) or model.function_.n_draws > 1
         share = np.mean([row == best[k][0][0] for row in drawn[k]])
         assert share == pytest.approx(first, abs=4.5 * np.sqrt(0.25 / 200))
 
@@ -127,7 +127,9 @@ def test_a_scheme_holds_and_labels_may_be_missing(mode):
     # what each label is must be said once all tokens of one may be missing
     model = fitted(mode, partial, scheme="BIO", classes=NAMES)
     allowed = get_scheme("BIO").transitions(list(NAMES))
-    for row in model.predict(NEW) + [one for rows in model.sample(NEW, 20) for one in rows]:
+    for row in model.predict(NEW) + [
+        one for rows in model.distribution(NEW).sample(20) for one in rows
+    ]:
         codes = [NAMES.index(v) for v in row]
         assert allowed.start[codes[0]]
         assert all(allowed.pairs[a, b] for a, b in zip(codes, codes[1:], strict=False))

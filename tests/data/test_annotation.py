@@ -92,7 +92,7 @@ def test_a_corpus_comes_back(tmp_path):
 def test_predictions_of_a_model():
     X, y = sf.load_ingredients("train")
     model = sf.CRF(max_iter=20, tol=0.1).fit(X[:60], y[:60])
-    found, sure = model.predict_spans(X[60:64]), model.sequence_confidence(X[60:64])
+    found, sure = model.predict_spans(X[60:64]), model.distribution(X[60:64]).confidence()
     text = io.StringIO()
     sf.write_labelstudio(text, X[60:64], found, scores=sure.probability, model_version="v1")
     tasks = json.loads(text.getvalue())

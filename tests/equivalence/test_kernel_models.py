@@ -47,7 +47,7 @@ WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, len(X))
 
 
 def scores(model, X=X):
-    found = model._scores(model._encode(X))
+    found = model._scores(model.encode(X))
     return found.node, found.edge
 
 
@@ -105,7 +105,7 @@ def test_marginal_loss_is_that_of_the_crf():
 
     def risk(a, edge):
         model._functions = [model._functions[0]._replace(tokens=STACKED, coefficients=a)]
-        model._steps = edge[None]
+        model.function_.steps = edge[None]
         p, gold = probabilities(model), np.concatenate(Y)
         length = np.repeat([len(row) for row in Y], [len(row) for row in Y])
         loss = -(np.log(p[np.arange(len(gold)), gold]) / length).sum()
@@ -237,13 +237,13 @@ def test_explicit_auto_is_one_of_them():
     same(model, other, BINARY)
 
 
-@pytest.mark.parametrize("landmarks", ["pivoted", "random"])
+@pytest.mark.parametrize("inducing", ["pivoted", "random"])
 @pytest.mark.parametrize("kernel", [RBF(0.8), Polynomial(2)])
 def test_all_tokens_as_landmarks_are_the_dense_model(kernel, landmarks):
     dense = sf.GPSC(kernel, explicit=False, **TIGHT).fit(X, Y)
-    model = sf.GPSC(kernel, n_landmarks=500, landmarks=landmarks, random_state=0, **TIGHT)
+    model = sf.GPSC(kernel, n_inducing=500, inducing=landmarks, random_state=0, **TIGHT)
     same(model.fit(X, Y), dense, atol=1e-5)
-    some = sf.GPSC(kernel, n_landmarks=6, landmarks=landmarks, random_state=0, **TIGHT).fit(X, Y)
+    some = sf.GPSC(kernel, n_inducing=6, inducing=landmarks, random_state=0, **TIGHT).fit(X, Y)
     assert some.n_kept_ == 6
     assert some.objective_ > dense.objective_ + 1e-3  # fewer functions to choose from
 
@@ -327,7 +327,7 @@ EVERYTHING = {"n_coordinates": 10_000, "slope_tol": 1e-9, "update": "all"}
         {"transitions": False},
         {"update": "last", "n_per_round": 7},
         {"pick": "random", "random_state": 0, "n_per_round": 5},
-        {"n_landmarks": 9},
+        {"n_inducing": 9},
         {"loss": "softmax_margin"},
     ],
     ids=str,

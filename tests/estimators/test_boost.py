@@ -17,7 +17,7 @@ BOUNDS = ("loose", "tight", "exact")
 KINDS = {
     "sequence": sf.SequenceBoost,
     "token": sf.AdaBoost,
-    "neighbours": lambda **kw: sf.AdaBoost(neighbours=True, **kw),
+    "neighbours": lambda **kw: sf.AdaBoost(neighbors=True, **kw),
 }
 every_bound = pytest.mark.parametrize("bound", BOUNDS)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +122,7 @@ def test_truncated_equals_fewer_rounds(kind, bound):
 
 def test_truncated_has_no_probabilities_of_the_whole():
     model = boost(calibrate=True, random_state=0).fit(X, Y)
-    assert model.temperature_ > 0
+    assert model.calibration_.temperature > 0
     with pytest.raises(CapabilityError, match="calibrate=True"):
         model.truncated(10).predict_proba(X)
     assert model.predict_proba(X)

@@ -29,7 +29,7 @@ MODELS = {
     "perceptron": lambda **kw: sf.StructuredPerceptron(**kw),
     "boost": lambda **kw: sf.SequenceBoost(max_iter=25, **kw),
     "adaboost": lambda **kw: sf.AdaBoost(max_iter=25, **kw),
-    "viterbi adaboost": lambda **kw: sf.AdaBoost(max_iter=25, neighbours=True, **kw),
+    "viterbi adaboost": lambda **kw: sf.AdaBoost(max_iter=25, neighbors=True, **kw),
     "refit by exp": lambda **kw: sf.SequenceBoost(max_iter=10, refit="exp", **kw),
 }
 every = pytest.mark.parametrize("name", MODELS)
@@ -42,12 +42,12 @@ def make(name, **wanted):
 @every
 def test_scores_are_not_taken_for_probabilities(name):
     model = make(name).fit(X, Y)
-    assert model.temperature_ is None
+    assert model.calibration_ is None
     kind = type(model).__name__
     for use in (
         lambda: model.predict_proba(X),
-        lambda: model.predict_nbest(X, 2),
-        lambda: model.sample(X, 2),
+        lambda: model.distribution(X).nbest(2),
+        lambda: model.distribution(X).sample(2),
         lambda: model.log_likelihood(X, Y),
         lambda: model.predict(X, decoding="posterior"),
     ):
@@ -59,23 +59,23 @@ def test_scores_are_not_taken_for_probabilities(name):
 @every
 def test_calibrated_probabilities(name, tmp_path):
     plain, model = make(name).fit(X, Y), make(name, calibrate=True).fit(X, Y)
-    assert model.temperature_ > 0
+    assert model.calibration_.temperature > 0
     np.testing.assert_array_equal(model.theta_, plain.theta_)
     assert model.predict(X) == plain.predict(X)
     p = model.predict_proba(X)
     for part in p:
         np.testing.assert_allclose(part.sum(axis=1), 1.0, rtol=1e-12)
     assert 0.34 < np.concatenate(p).max(axis=1).mean() < 0.999
-    best = model.predict_nbest(X, 1)
+    best = model.distribution(X).nbest(1)
     assert [row[0][0] for row in best] == model.predict(X)
     np.testing.assert_allclose(
         [row[0][1] for row in best], model.log_likelihood(X, model.predict(X)), rtol=1e-9
     )
-    assert len(model.sample(X, 2, random_state=0)[0]) == 2
+    assert len(model.distribution(X).sample(2, random_state=0)[0]) == 2
     assert len(model.predict(X, decoding="posterior")) == len(X)
     model.save(tmp_path / "m.sf")
     again = sf.load(tmp_path / "m.sf")
-    assert again.temperature_ == model.temperature_
+    assert again.calibration_.temperature == model.calibration_.temperature
     for a, b in zip(again.predict_proba(X), p, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -83,10 +83,12 @@ def test_calibrated_probabilities(name, tmp_path):
 @every
 def test_probabilities_are_those_of_scores_over_the_temperature(name):
     model = make(name, calibrate=True).fit(X, Y)
-    scores = model._chains(model._encode(X))[0]
+    scores = model._chains(model.encode(X))[0]
     want = marginals(
         ChainScores(
-            scores.node / model.temperature_, scores.edge / model.temperature_, scores.offsets
+            scores.node / model.calibration_.temperature,
+            scores.edge / model.calibration_.temperature,
+            scores.offsets,
         )
     ).node
     np.testing.assert_allclose(np.concatenate(model.predict_proba(X)), want, rtol=1e-12)
@@ -106,14 +108,14 @@ def test_the_temperature_is_the_best_on_held_out_folds(name):
     weights = np.linspace(0.5, 2.0, len(X))
     model = make(name, calibrate=True).fit(X, Y, sample_weight=weights)
     plain = make(name).fit(X, Y, sample_weight=weights)
-    data = plain._encode(X)
-    targets = plain._labels.encode(Y)
+    data = plain.encode(X)
+    targets = plain.labels_.encode(Y)
     parts = held_out(plain, data, targets, weights, np.random.RandomState(0))
     assert sorted(int(t) for part in parts for t in np.diff(part.targets.offsets)) == sorted(
         len(row) for row in Y
     )
-    assert fit_temperature(parts) == pytest.approx(model.temperature_, rel=1e-9)
-    best = token_nll(parts, model.temperature_)
+    assert fit_temperature(parts) == pytest.approx(model.calibration_.temperature, rel=1e-9)
+    best = token_nll(parts, model.calibration_.temperature)
     assert best <= token_nll(parts, 1.0)
     grid = [token_nll(parts, t) for t in np.exp(np.linspace(-4, 8, 200))]
     assert best <= min(grid) * (1 + 1e-4)
@@ -192,7 +194,7 @@ def test_partly_known_labels_calibrate():
     ]
     for name in ("perceptron", "boost"):
         model = make(name, calibrate=True).fit(X, holes)
-        assert 0 < model.temperature_ < np.inf
+        assert 0 < model.calibration_.temperature < np.inf
 
 
 def test_too_few_sequences_are_said_so():
@@ -203,7 +205,7 @@ def test_too_few_sequences_are_said_so():
 def test_a_second_fit_forgets_the_temperature():
     model = make("perceptron", calibrate=True).fit(X, Y)
     model.set_params(calibrate=False).fit(X, Y)
-    assert model.temperature_ is None
+    assert model.calibration_ is None
     with pytest.raises(CapabilityError, match="calibrate=True"):
         model.predict_proba(X)
 
@@ -212,11 +214,11 @@ def test_a_second_fit_forgets_the_temperature():
 def test_a_warm_start_cannot_be_calibrated(name):
     """The folds' models start from the beginning: their temperature is not this model's."""
     model = make(name, calibrate=True, warm_start=True).fit(X, Y)
-    theta, first = model.theta_.copy(), model.temperature_
+    theta, first = model.theta_.copy(), model.calibration_.temperature
     with pytest.raises(CapabilityError, match="warm start"):
         model.fit(X, Y)
     np.testing.assert_array_equal(theta, model.theta_)
-    assert model.temperature_ == first
+    assert model.calibration_.temperature == first
 
 
 def test_a_temperature_without_evidence_is_one():
@@ -230,7 +232,7 @@ def test_a_temperature_without_evidence_is_one():
 
 
 def test_a_seed_repeats_it():
-    a, b = (make("boost", calibrate=True).fit(X, Y).temperature_ for _ in range(2))
+    a, b = (make("boost", calibrate=True).fit(X, Y).calibration_.temperature for _ in range(2))
     assert a == b
 
 
@@ -348,9 +350,9 @@ def test_platt_in_an_estimator(scheme, tmp_path):
     if scheme is not None:
         scheme = [*scheme, (None, "A"), (None, "B"), ("A", None), ("B", None)]
     model = sf.StructuredPerceptron(calibrate="platt", scheme=scheme, random_state=0).fit(X, y)
-    assert model.temperature_ > 0
-    assert model.offsets_.shape == (2,)
-    best = model.predict_nbest(X, 1)
+    assert model.calibration_.temperature > 0
+    assert model.calibration_.offsets.shape == (2,)
+    best = model.distribution(X).nbest(1)
     assert [row[0][0] for row in best] == model.predict(X)
     model.save(tmp_path / "m.sf")
     again = sf.load(tmp_path / "m.sf")

@@ -30,7 +30,7 @@ def model(request):
 
 def distribution(model, x):
     """Every labelling of a sequence with its probability."""
-    chains = model._posterior(model._chains(model._encode([x])))
+    chains = model._posterior(model._chains(model.encode([x])))
     found = [enumerate_labellings(scores) for scores in chains]
     names = model.classes_.tolist()
     rows = [[names[k] for k in codes] for codes in found[0].labels]
@@ -44,13 +44,13 @@ def test_spans(model):
         for *span, probability in row:
             wanted = p[[tuple(span) in spans(labels) for labels in rows]].sum()
             assert probability == pytest.approx(wanted, rel=1e-9)
-    again = model.span_proba(X, model.predict_spans(X))
+    again = model.distribution(X).span_prob(model.predict_spans(X))
     flat = [span.probability for row in model.predict_spans(X) for span in row]
     np.testing.assert_allclose(np.concatenate(again), flat, rtol=1e-12)
 
 
 def test_likely_spans(model):
-    for x, row in zip(X, model.likely_spans(X, 0.05), strict=True):
+    for x, row in zip(X, model.distribution(X).likely_spans(0.05), strict=True):
         rows, p = distribution(model, x)
         wanted = {}
         for labels, probability in zip(rows, p, strict=True):
@@ -68,7 +68,7 @@ def test_patterns(model):
         *[[] for _ in X[1:-1]],
         [(1, [None])],
     ]
-    found = model.pattern_proba(X, patterns)
+    found = model.distribution(X).pattern_prob(patterns)
     rows, p = distribution(model, X[0])
     first = [r[0] in ("B-x", "O") and r[2] == "I-x" for r in rows]
     np.testing.assert_allclose(
@@ -79,13 +79,13 @@ def test_patterns(model):
 
 
 def test_whole_labellings(model):
-    found = model.sequence_confidence(X)
+    found = model.distribution(X).confidence()
     for i, x in enumerate(X):
         rows, p = distribution(model, x)
         decoded = model.predict([x])[0]
         assert found.probability[i] == pytest.approx(p[rows.index(decoded)], rel=1e-9)
         entropy = -(p * np.log(p)).sum()
-        if model._n_draws == 1:
+        if model.function_.n_draws == 1:
             best = np.sort(p)[::-1]
             assert found.margin[i] == pytest.approx(best[0] - best[1], rel=1e-9, abs=1e-12)
             assert found.entropy[i] == pytest.approx(entropy, rel=1e-9)
@@ -96,31 +96,31 @@ def test_whole_labellings(model):
 
 def test_one_label_in_all_is_sure():
     found = sf.CRF(classes=["a", "b"]).fit([[[1.0]], [[0.0]]], [["a"], ["b"]])
-    assert found.sequence_confidence([[[1.0]]]).margin[0] > 0
+    assert found.distribution([[[1.0]]]).confidence().margin[0] > 0
 
 
 def test_what_is_no_span_of_the_model():
     model = sf.CRF().fit(X, Y)
     none = [[] for _ in X[1:]]
     with pytest.raises(LabelError, match="sequence 0: 'z' is no kind of span of the model's: x, y"):
-        model.span_proba(X, [[("z", 0, 1)], *none])
+        model.distribution(X).span_prob([[("z", 0, 1)], *none])
     with pytest.raises(InputError, match="sequence 0: the span from 2 to 4 is not within its 3"):
-        model.span_proba(X, [[("x", 2, 4)], *none])
+        model.distribution(X).span_prob([[("x", 2, 4)], *none])
     with pytest.raises(InputError, match="must be \\(kind, start, end\\), got 'x'"):
-        model.span_proba(X, [["x"], *none])
+        model.distribution(X).span_prob([["x"], *none])
     with pytest.raises(InputError, match="one list for each of 6 sequences"):
-        model.span_proba(X, [])
+        model.distribution(X).span_prob([])
     with pytest.raises(InputError, match="from -1 to 0 is not within"):
-        model.pattern_proba(X, [[(-1, ["O"])], *none])
+        model.distribution(X).pattern_prob([[(-1, ["O"])], *none])
     with pytest.raises(InputError, match="min_probability"):
-        model.likely_spans(X, 0)
+        model.distribution(X).likely_spans(0)
     with pytest.raises(SchemeError, match="'c' is not a span label"):
         sf.CRF().fit([[[0.0], [1.0]]], [["B", "c"]]).predict_spans([[[0.0]]])
 
 
 def test_models_without_a_joint_distribution_say_so():
-    gpsl = sf.GPSL("linear", max_iter=3, optimize_kernel=False, tol=1.0).fit(X, Y)
+    gpsl = sf.GPSL("linear", max_iter=3, learn_kernel=False, tol=1.0).fit(X, Y)
     with pytest.raises(CapabilityError):
         gpsl.predict_spans(X)
     with pytest.raises(CapabilityError, match="calibrate=True"):
-        sf.StructuredPerceptron().fit(X, Y).sequence_confidence(X)
+        sf.StructuredPerceptron().fit(X, Y).distribution(X).confidence()

@@ -79,7 +79,7 @@ def make(**wanted):
 
 
 def scores(model, X=X):
-    found = model._scores(model._encode(X))
+    found = model._scores(model.encode(X))
     return np.vstack([found.node, found.edge.reshape(-1, found.node.shape[1])])
 
 
@@ -127,7 +127,7 @@ def test_eta_scales_what_transitions_learn(store):
         primal = make(observed_only=False, max_iter=epochs).fit(with_edges, Y)
         model = make(kernel="linear", eta=5.0, max_iter=epochs, **STORES[store]).fit(X, Y)
         assert (model.n_iter_, model.objective_) == (primal.n_iter_, primal.objective_)
-        found = primal._scores(primal._encode(with_edges))
+        found = primal._scores(primal.encode(with_edges))
         np.testing.assert_allclose(scores(model)[: offsets[-1]], found.node, atol=1e-12)
         np.testing.assert_allclose(model.transitions_, found.edge[1], atol=1e-12)
 

@@ -190,7 +190,7 @@ def test_blocks_that_do_not_come_out_even(monkeypatch):
         {"loss": "marginal"},
         {"solver": "newton"},
         {"explicit": True},
-        {"n_landmarks": 5},
+        {"n_inducing": 5},
     ],
     ids=lambda p: next(iter(p)),
 )

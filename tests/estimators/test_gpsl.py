@@ -47,7 +47,7 @@ TIGHT = {"tol": 1e-10, "max_iter": 1000}
 
 
 def make(kernel=None, **wanted):
-    given = {"n_jobs": 1, "optimize_kernel": False, "random_state": 0}
+    given = {"n_jobs": 1, "learn_kernel": False, "random_state": 0}
     return sf.GPSL(RBF(1.0) if kernel is None else kernel, **given | wanted)
 
 
@@ -178,16 +178,16 @@ def test_a_kernel_of_low_rank_needs_no_gram_matrix(amplitude, monkeypatch):
 
 
 def test_landmarks_are_for_kernels_of_high_rank():
-    with pytest.raises(BudgetError, match="n_landmarks"):
+    with pytest.raises(BudgetError, match="n_inducing"):
         make(RBF(0.1), gram_budget=1e-5).fit(X, Y)
     assert make("linear", gram_budget=1e-5).fit(X, Y).n_kept_ == 3
 
 
-@pytest.mark.parametrize("landmarks", ["pivoted", "random"])
+@pytest.mark.parametrize("inducing", ["pivoted", "random"])
 def test_all_tokens_as_landmarks_are_the_exact_posterior(landmarks):
     settings = {"amplitude": "fixed", "tol": 1e-11, "max_iter": 500}
     exact = make(RBF(0.7), **settings).fit(X, Y)
-    model = make(RBF(0.7), n_landmarks=len(STACKED), landmarks=landmarks, **settings).fit(X, Y)
+    model = make(RBF(0.7), n_inducing=len(STACKED), inducing=landmarks, **settings).fit(X, Y)
     assert model.n_kept_ == exact.n_kept_ == len(STACKED)
     assert model.bound_ == pytest.approx(exact.bound_, rel=1e-6)
     for tokens in (X, NEW):
@@ -208,7 +208,7 @@ def test_a_large_kernel_is_fitted_or_said_not_to_be(scale):
 
 
 def test_few_landmarks_have_the_variance_that_they_leave_out():
-    model = make(RBF(0.7), n_landmarks=4, amplitude="fixed").fit(X, Y)
+    model = make(RBF(0.7), n_inducing=4, amplitude="fixed").fit(X, Y)
     assert model.n_kept_ == 4
     assert model.score(X, Y) > 0.5
     far = model.latent([np.full((1, 3), 1e3)])
@@ -221,7 +221,7 @@ def test_few_landmarks_have_the_variance_that_they_leave_out():
 def test_more_landmarks_have_the_larger_bound():
     """The greedy choice of few is part of that of more."""
     numbers_of_them = (1, 4, 10, 20, 30, len(STACKED))
-    bounds = [make(RBF(0.7), n_landmarks=n, **TIGHT).fit(X, Y).bound_ for n in numbers_of_them]
+    bounds = [make(RBF(0.7), n_inducing=n, **TIGHT).fit(X, Y).bound_ for n in numbers_of_them]
     exact = make(RBF(0.7), **TIGHT).fit(X, Y).bound_
     assert (np.diff(bounds) > -1e-8 * abs(exact)).all()
     assert bounds[1] < exact - 1.0
@@ -238,7 +238,7 @@ def test_bound_with_landmarks_is_below_the_evidence():
     evidence, error = np.log(p.mean()), p.std() / p.mean() / np.sqrt(len(p))
     assert error < 0.01
     for n in (1, 2, 3, None):
-        model = make(kernel, offsets=(), n_landmarks=n, **TIGHT).fit([x], [["a", "a", "b"]])
+        model = make(kernel, offsets=(), n_inducing=n, **TIGHT).fit([x], [["a", "a", "b"]])
         assert model.bound_ < evidence - 4 * error
         # what the bound counts is what prediction says
         means, (v,) = np.vstack(model.latent([x]).means), model.latent([x]).variances
@@ -263,7 +263,7 @@ def test_equal_tokens_are_one_row():
 @pytest.mark.parametrize("amplitude", ["fixed", "shared"])
 def test_learned_kernel_parameters_have_the_larger_bound(amplitude):
     before = make(RBF(1.0), amplitude=amplitude).fit(X, Y)
-    after = make(RBF(1.0), amplitude=amplitude, optimize_kernel=True).fit(X, Y)
+    after = make(RBF(1.0), amplitude=amplitude, learn_kernel=True).fit(X, Y)
     assert after.bound_ > before.bound_ + 0.1
     assert after.kernel_.length_scale != after.kernel.length_scale == 1.0
     given = make(RBF(after.kernel_.length_scale), amplitude=amplitude).fit(X, Y)
@@ -274,19 +274,19 @@ def test_a_scaled_kernel_does_not_vanish():
     """The bound favours small scales, so that of the kernel stays with that of the functions."""
     x, y = sf.make_galaxy(20, random_state=0)
     new, labels = sf.make_galaxy(30, random_state=1)
-    model = make(1.0 * RBF(0.35), optimize_kernel=True).fit(x, y)
+    model = make(1.0 * RBF(0.35), learn_kernel=True).fit(x, y)
     assert model.kernel_.scale == 1.0
     assert model.kernel_.kernel.length_scale != 0.35
     assert model.score(new, labels) > 0.85
     with pytest.warns(ConvergenceWarning, match="kernel parameter scale ended at"):
-        learned = make(1.0 * RBF(0.35), optimize_kernel=True, amplitude="shared").fit(x, y)
+        learned = make(1.0 * RBF(0.35), learn_kernel=True, amplitude="shared").fit(x, y)
     assert learned.kernel_.scale < 0.01
 
 
 def test_kernel_parameters_of_weighted_labels_some_of_which_are_missing():
     weights, y = np.random.default_rng(0).uniform(0.5, 2.0, len(X)), with_holes()
     bounds = [
-        make(RBF(0.4), optimize_kernel=learn, **TIGHT).fit(X, y, sample_weight=weights).bound_
+        make(RBF(0.4), learn_kernel=learn, **TIGHT).fit(X, y, sample_weight=weights).bound_
         for learn in (False, True)
     ]
     assert bounds[1] > bounds[0] + 0.1
@@ -306,7 +306,7 @@ def same(a, b, tokens=NEW, rtol=1e-6):
 
 @pytest.mark.parametrize("kernel", [RBF(0.7), "linear"], ids=str)
 @pytest.mark.parametrize(
-    "wanted", [{}, {"n_landmarks": 6}, {"amplitude": "label"}], ids=lambda v: "".join(v) or "plain"
+    "wanted", [{}, {"n_inducing": 6}, {"amplitude": "label"}], ids=lambda v: "".join(v) or "plain"
 )
 def test_a_list_of_equal_kernels_is_one_kernel(wanted, kernel):
     one = make(kernel, **TIGHT | wanted).fit(X, Y)
@@ -350,8 +350,8 @@ def test_labels_learn_parameters_of_their_own():
     rng = np.random.default_rng(0)
     x = [rng.uniform(-2.0, 2.0, size=(8, 1)) for _ in range(25)]
     y = [["abc"[np.argmax([2.0 * v, 4.0 * np.sin(5.0 * v), 0.0])] for (v,) in row] for row in x]
-    shared = make(RBF(0.3), offsets=(), optimize_kernel=True).fit(x, y)
-    apart = make(RBF(0.3), offsets=(), optimize_kernel=True, kernel_per_label=True).fit(x, y)
+    shared = make(RBF(0.3), offsets=(), learn_kernel=True).fit(x, y)
+    apart = make(RBF(0.3), offsets=(), learn_kernel=True, kernel_per_label=True).fit(x, y)
     lengths = [kernel.length_scale for kernel in apart.kernel_]
     assert lengths[0] > 3.0 * lengths[1]
     assert apart.bound_ > shared.bound_ + 1.0
@@ -368,7 +368,7 @@ def test_a_wrong_number_of_kernels_is_refused(kernels):
 
 def test_a_kernel_without_parameters_has_none_to_learn():
     assert len(Linear().log_parameters) == 0
-    a = make("linear", optimize_kernel=True).fit(X, Y)
+    a = make("linear", learn_kernel=True).fit(X, Y)
     b = make("linear").fit(X, Y)
     assert a.bound_ == b.bound_
     np.testing.assert_array_equal(probabilities(a), probabilities(b))
@@ -378,7 +378,7 @@ def test_kernel_parameters_from_few_tokens():
     x, y = X[:6], Y[:6]
     total = sum(map(len, x))
     few, whole, more = (
-        make(optimize_kernel=True, evidence_tokens=n).fit(x, y).kernel_.length_scale
+        make(learn_kernel=True, evidence_tokens=n).fit(x, y).kernel_.length_scale
         for n in (1, total, 10**6)
     )
     assert whole == more != few
@@ -541,8 +541,8 @@ def test_log_pseudo_likelihood_equals_a_loop(offsets, half):
 def test_there_is_no_joint_distribution():
     model = make().fit(X, Y)
     for ask in (
-        lambda: model.predict_nbest(NEW, 3),
-        lambda: model.sample(NEW, 2, random_state=0),
+        lambda: model.distribution(NEW).nbest(3),
+        lambda: model.distribution(NEW).sample(2, random_state=0),
         lambda: model.log_likelihood(X, Y),
     ):
         with pytest.raises(CapabilityError, match="log_pseudo_likelihood"):
@@ -574,14 +574,16 @@ def test_transitions_learn_which_label_follows():
 def test_calibration(way):
     model = make(calibrate=way).fit(X, Y)
     plain = make().fit(X, Y)
-    assert model.temperature_ > 0
-    assert (model.offsets_ is not None) == (way == "platt")
+    assert model.calibration_.temperature > 0
+    assert (model.calibration_.offsets is not None) == (way == "platt")
     p = probabilities(model, NEW)
     np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-9)
     scores = np.log(probabilities(plain, NEW))
     if way == "platt":
-        scores = scores + model.offsets_
-    np.testing.assert_allclose(p, softmax(scores / model.temperature_, axis=1), atol=1e-9)
+        scores = scores + model.calibration_.offsets
+    np.testing.assert_allclose(
+        p, softmax(scores / model.calibration_.temperature, axis=1), atol=1e-9
+    )
     got = np.concatenate(model.predict(NEW))
     np.testing.assert_array_equal(got, model.classes_[p.argmax(axis=1)])
 
@@ -605,7 +607,7 @@ def test_offsets_of_any_kind_of_list():
 
 
 def test_number_of_jobs_changes_nothing():
-    for wanted in ({}, {"optimize_kernel": True}, {"n_landmarks": 5}):
+    for wanted in ({}, {"learn_kernel": True}, {"n_inducing": 5}):
         x, y = X[:7], Y[:7]
         one, two = make(n_jobs=1, **wanted).fit(x, y), make(n_jobs=2, **wanted).fit(x, y)
         assert one.bounds_ == two.bounds_
@@ -639,12 +641,12 @@ VARIANTS = {
     "plain": {},
     "no offsets": {"offsets": ()},
     "long": {"offsets": (-2, -1, 1, 2), "amplitude": "label"},
-    "landmarks": {"n_landmarks": 5},
+    "inducing": {"n_inducing": 5},
     "linear": {"kernel": Linear()},
-    "learned": {"optimize_kernel": True},
+    "learned": {"learn_kernel": True},
     "calibrated": {"calibrate": "platt"},
     "kernels": {"kernel": OWN},
-    "own parameters": {"kernel_per_label": True, "optimize_kernel": True, "amplitude": "label"},
+    "own parameters": {"kernel_per_label": True, "learn_kernel": True, "amplitude": "label"},
     "scheme": {"scheme": [(f"L{a}", f"L{b}") for a in range(3) for b in range(3) if a != b + 1]},
 }
 
@@ -682,7 +684,7 @@ def test_save_and_load(name, models, tmp_path):
 
 
 def test_a_loaded_model_can_be_trained_again(models, tmp_path):
-    for name in ("plain", "landmarks", "kernels"):
+    for name in ("plain", "inducing", "kernels"):
         models[name].save(tmp_path / "m.sf")
         again = clone(sf.load(tmp_path / "m.sf")).fit(X, Y)
         np.testing.assert_allclose(
@@ -709,7 +711,7 @@ def damaged(name, array):
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "no offsets", "long", "landmarks", "calibrated", "kernels"]
+    "name", ["plain", "no offsets", "long", "inducing", "calibrated", "kernels"]
 )
 def test_damaged_arrays_are_refused(name, models, tmp_path):
     path = tmp_path / "m.sf"
@@ -780,10 +782,10 @@ BAD = {
     "offset NaN": ({"offsets": (float("nan"),)}, "offsets must be a whole number"),
     "unknown amplitude": ({"amplitude": "magic"}, "amplitude must be one of .*'magic'"),
     "no amplitude": ({"amplitude": None}, "amplitude must be one of"),
-    "unknown landmarks": ({"landmarks": "magic"}, "landmarks must be one of .*'magic'"),
-    "no landmarks": ({"n_landmarks": 0}, "n_landmarks must be"),
-    "half a landmark": ({"n_landmarks": 2.5}, "n_landmarks must be"),
-    "text landmarks": ({"n_landmarks": "5"}, "n_landmarks must be"),
+    "unknown landmarks": ({"inducing": "magic"}, "landmarks must be one of .*'magic'"),
+    "no landmarks": ({"n_inducing": 0}, "n_inducing must be"),
+    "half a landmark": ({"n_inducing": 2.5}, "n_inducing must be"),
+    "text landmarks": ({"n_inducing": "5"}, "n_inducing must be"),
     "no tokens": ({"evidence_tokens": 0}, "evidence_tokens must be"),
     "no sweep": ({"max_iter": 0}, "max_iter must be"),
     "negative tol": ({"tol": -1.0}, "tol must be"),
@@ -804,7 +806,7 @@ def test_bad_arguments(case):
 def test_a_kernel_parameter_out_of_reach():
     for kernel in (RBF(1e200), RBF(1.0) + 1e200 * RBF(1.0)):
         with pytest.raises(InputError, match="leads nowhere"):
-            make(kernel, optimize_kernel=True, amplitude="shared").fit(X, Y)
+            make(kernel, learn_kernel=True, amplitude="shared").fit(X, Y)
 
 
 def test_an_offset_beyond_64_bits_is_refused():
@@ -813,21 +815,21 @@ def test_an_offset_beyond_64_bits_is_refused():
 
 
 def test_memory_beyond_the_budget():
-    with pytest.raises(BudgetError, match="n_landmarks"):
+    with pytest.raises(BudgetError, match="n_inducing"):
         make(gram_budget=1e-9).fit(X, Y)
     with pytest.raises(BudgetError, match="GiB"):
-        make(gram_budget=1e-9, n_landmarks=5).fit(X, Y)
+        make(gram_budget=1e-9, n_inducing=5).fit(X, Y)
     enough = 8.0 * (9 * 5**2 + 3 * len(STACKED) * 5) / 2**30 * 1.01
-    with pytest.raises(BudgetError, match="n_landmarks"):
+    with pytest.raises(BudgetError, match="n_inducing"):
         make(gram_budget=enough).fit(X, Y)
-    assert make(gram_budget=enough, n_landmarks=5).fit(X, Y).n_kept_ == 5
+    assert make(gram_budget=enough, n_inducing=5).fit(X, Y).n_kept_ == 5
 
 
 def test_a_budget_error_names_only_arguments_that_exist():
     x, y = numbers(n=12, seed=0, longest=5, s=2)
     n = sum(map(len, x))
     between = 8.0 * 4.5 * n**2 / 2**30  # enough for two functions, but not for the root
-    with pytest.raises(BudgetError, match="n_landmarks") as caught:
+    with pytest.raises(BudgetError, match="n_inducing") as caught:
         make(gram_budget=between).fit(x, y)
     named = re.findall(r"(\w+)=", str(caught.value))
     assert set(named) <= set(make().get_params())
@@ -870,7 +872,7 @@ def test_labels_of_the_chain_given_their_neighbours_are_those_of_the_model():
     both = 0.5 * (model.steps_[0] + model.steps_[1].T)
     model.steps_ = np.stack([both, both.T])  # what the two sides say of a pair is the same
     x = max(NEW, key=len)
-    scores = model._scores(model._encode([x]))
+    scores = model._scores(model.encode([x]))
     found = enumerate_labellings(scores)
     [means] = model.latent([x]).means
     of = {tuple(row): p for row, p in zip(found.labels.tolist(), found.probabilities, strict=True)}
@@ -888,16 +890,16 @@ def test_labels_of_the_chain_given_their_neighbours_are_those_of_the_model():
 def test_a_chain_has_all_that_joint_distributions_have(tmp_path):
     model = chain_model()
     x = NEW[:2]
-    [best], *_ = model.predict_nbest(x, n=1)
+    [best], *_ = model.distribution(x).nbest(n=1)
     assert model.log_likelihood(x[:1], [best[0]])[0] == pytest.approx(best[1], rel=1e-9)
-    assert len(model.sample(x, 3, random_state=0)[0]) == 3
+    assert len(model.distribution(x).sample(3, random_state=0)[0]) == 3
     for offsets in ((-1, 1), (1, -1)):  # in either order
         same = chain_model(offsets=offsets)
         for a, b in zip(same.predict_proba(x), model.predict_proba(x), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-4)
     model.save(tmp_path / "model.sf")
     again = sf.load(tmp_path / "model.sf")
-    assert again.predict_nbest(x) == model.predict_nbest(x)
+    assert again.distribution(x).nbest() == model.distribution(x).nbest()
     model.set_params(inference="refine")
     with pytest.raises(CapabilityError, match="inference='chain'"):
         model.log_likelihood(x[:1], [best[0]])
@@ -973,7 +975,7 @@ def test_kernel_parameters_by_sequences_that_fit(seed):
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(400, 2)), rng.normal(size=(5, 2)), rng.normal(size=(300, 2))]
     y = [["a" if v > 0 else "b" for v in row[:, 0]] for row in x]
-    given = {"n_landmarks": 5, "optimize_kernel": True, "random_state": seed, "max_iter": 3}
+    given = {"n_inducing": 5, "learn_kernel": True, "random_state": seed, "max_iter": 3}
     given |= {"gram_budget": 8.0 * 30 * 60**2 / 2**30, "tol": 1.0}
     for limit in (1, 5, 60):  # no sequence is as short as the first: the shortest is taken
         make("rbf", evidence_tokens=limit, **given).fit(x, y)

@@ -71,23 +71,27 @@ def scores_by_hand(model, x, part=0):
     """Scores (draws, T, S) of one sequence, or of a part of it: what is known of each draw at x,
     and a draw of what is not, with the model's own random numbers."""
     z, a = model._functions[0].tokens, model._functions[0].coefficients
-    s, k = len(model.classes_), len(model._steps) - 1
+    s, k = len(model.classes_), len(model.function_.steps) - 1
     across = rbf(x, z)
     values = across @ a[:, s:]
     open_ = rbf(x, x) - across @ np.linalg.solve(rbf(z, z), across.T)
     root = np.linalg.cholesky(open_ + JITTER * np.eye(len(x)))
-    noise = np.random.default_rng([model._remainder.seed, 1, part]).normal(size=(len(x), k * s))
+    noise = np.random.default_rng([model.function_.remainder.seed, 1, part]).normal(
+        size=(len(x), k * s)
+    )
     return (values + root @ noise).reshape(len(x), k, s).transpose(1, 0, 2)
 
 
 def test_predictions_are_averages_over_draws(model):
-    assert model._steps.shape == (9, 3, 3)
+    assert model.function_.steps.shape == (9, 3, 3)
     assert model.n_samples_ == 8
     found = model.predict_proba(NEW)
     log_likelihood = model.log_likelihood(NEW, [["L0"] * len(x) for x in NEW])
     for x, p, log_p in zip(NEW, found, log_likelihood, strict=True):
         node = scores_by_hand(model, x)
-        each = [ChainScores(f, steps) for f, steps in zip(node, model._steps[1:], strict=True)]
+        each = [
+            ChainScores(f, steps) for f, steps in zip(node, model.function_.steps[1:], strict=True)
+        ]
         want = np.mean([chain.marginals(scores).node for scores in each], axis=0)
         np.testing.assert_allclose(p, want, rtol=1e-6)
         logs = [chain.log_prob(scores, np.zeros(len(x), int))[0] for scores in each]
@@ -108,15 +112,19 @@ def test_draws_at_training_tokens_are_those_of_the_chains():
     """Their log-likelihoods are the ones that the sampler saw."""
     model = make(n_samples=16, sampler="ess", eta=3.0).fit(X, Y)
     assert model.log_likelihoods_.shape == (2, 8)
-    data = model._encode(X)
-    y = model._labels.encode(Y).codes
-    found = [chain.log_prob(scores, y).sum() for scores in model._draws(data)]
+    data = model.encode(X)
+    y = model.labels_.encode(Y).codes
+    found = [
+        chain.log_prob(scores, y).sum() for scores in model.function_.draws(data, model.n_jobs)
+    ]
     # the draws of the chains in turn; what is open at a known token has a spread of 1e-4
     np.testing.assert_allclose(found, model.log_likelihoods_.T.ravel(), atol=5e-3)
 
 
 def test_mean_transitions(model):
-    np.testing.assert_allclose(model.transitions_, model._steps[1:].mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(
+        model.transitions_, model.function_.steps[1:].mean(axis=0), rtol=1e-12
+    )
     a = model._functions[0].coefficients
     np.testing.assert_allclose(a[:, :3], a[:, 3:].reshape(len(a), 8, 3).mean(axis=1), atol=1e-10)
     free = make(transitions=False).fit(X, Y)
@@ -217,7 +225,7 @@ def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monke
     want = np.mean(
         [
             chain.marginals(ChainScores(f, steps)).node
-            for f, steps in zip(node, model._steps[1:], strict=True)
+            for f, steps in zip(node, model.function_.steps[1:], strict=True)
         ],
         axis=0,
     )
@@ -251,13 +259,13 @@ def test_blocks_of_sequences_change_nothing(model, drawn, monkeypatch):
     calls = {
         "predict": lambda: model.predict(X1),
         "posterior": lambda: model.predict(X1, decoding="posterior"),
-        "nbest": lambda: model.predict_nbest(X1, 3),
+        "nbest": lambda: model.distribution(X1).nbest(3),
         "score": lambda: model.score(X1, y1),
     }
     plain = {name: call() for name, call in calls.items()}
     p, log_p = probabilities(model, X1), model.log_likelihood(X1, y1)
     monkeypatch.setattr(_base, "DRAWN", drawn)
-    assert len(list(model._blocks(model._encode(X1)))) > 1
+    assert len(list(model._blocks(model.encode(X1)))) > 1
     assert calls["predict"]() == plain["predict"]
     assert calls["posterior"]() == plain["posterior"]
     assert calls["score"]() == plain["score"]
@@ -272,9 +280,9 @@ def test_samples_in_blocks(model, monkeypatch):
     """They follow p(y | x) of each sequence, and go by the seed."""
     monkeypatch.setattr(_base, "DRAWN", 1)
     n, X1 = 3000, [NEW[0][:2], NEW[1][:2]]
-    drawn = model.sample(X1, n, random_state=0)
-    assert drawn == model.sample(X1, n, random_state=0)
-    assert drawn != model.sample(X1, n, random_state=1)
+    drawn = model.distribution(X1).sample(n, random_state=0)
+    assert drawn == model.distribution(X1).sample(n, random_state=0)
+    assert drawn != model.distribution(X1).sample(n, random_state=1)
     labels = model.classes_.tolist()
     for x, rows in zip(X1, drawn, strict=True):
         every = [list(y) for y in product(labels, repeat=2)]
@@ -289,9 +297,9 @@ def test_samples_in_blocks(model, monkeypatch):
 
 def test_a_generator_may_be_given_for_samples(model):
     generator = np.random.default_rng(3)
-    first = model.sample(NEW, 4, random_state=generator)
-    assert first == model.sample(NEW, 4, random_state=3)
-    assert first != model.sample(NEW, 4, random_state=generator)
+    first = model.distribution(NEW).sample(4, random_state=generator)
+    assert first == model.distribution(NEW).sample(4, random_state=3)
+    assert first != model.distribution(NEW).sample(4, random_state=generator)
 
 
 # --- posteriors --------------------------------------------------------------------------------
@@ -299,7 +307,7 @@ def test_a_generator_may_be_given_for_samples(model):
 
 def draws_of(model, X, n_chains):
     """Probabilities of the first label by each draw (chains, draws of each, N)."""
-    each = [chain.marginals(scores).node[:, 0] for scores in model._draws(model._encode(X))]
+    each = [chain.marginals(scores).node[:, 0] for scores in model._draws(model.encode(X))]
     return np.array(each).reshape(-1, n_chains, len(each[0])).transpose(1, 0, 2)
 
 
@@ -342,7 +350,7 @@ def test_without_data_draws_are_those_of_the_prior(sampler):
     rest = {"n_chains": 4, "n_samples": 10**6, "burn_in": 0.1, "eta": 3.0, "n_steps": steps}
     model = make(0.5 * RBF(1.5), sampler=sampler, **rest)
     model.fit(X[:3], Y[:3], sample_weight=np.full(3, 1e-9))
-    scores = model._draws(model._encode(X[:1]))
+    scores = model._draws(model.encode(X[:1]))
     for drawn, variance in (
         (np.array([one.edge.ravel() for one in scores]), 3.0),
         (np.array([one.node[0] for one in scores]), 0.5),
@@ -376,7 +384,7 @@ def test_probabilities_of_three_tokens(transitions):
     values = model._functions[0].values(np.vstack(new))[:, 2:].reshape(2, -1, 2)
     known = [
         ChainScores(f, steps, offsets_of([len(x) for x in new]))
-        for f, steps in zip(values.transpose(1, 0, 2), model._steps[1:], strict=True)
+        for f, steps in zip(values.transpose(1, 0, 2), model.function_.steps[1:], strict=True)
     ]
     short = np.mean([chain.marginals(scores).node[:, 0] for scores in known], axis=0)
     assert (np.abs(short - want) > 6.0 * spread).any()
@@ -412,8 +420,8 @@ def ranks_at_new_tokens(kernels, variances, n):
         model = make(kernel, eta=2.0, classes=["a", "b"], **options)
         model.fit(np.split(x[:20], 10), y)
         for row, variance in zip(out, variances, strict=True):
-            model._remainder.variance = variance
-            drawn = model._draws(model._encode([new]))
+            model.function_.remainder.variance = variance
+            drawn = model._draws(model.encode([new]))
             told = np.array([told_of(scores.node, scores.edge) for scores in drawn])
             row[k] = ((told < truth).sum(axis=0) + 0.5) / (len(told) + 1)
     return out
@@ -462,26 +470,26 @@ def test_samplers_agree(reference):
 
 def test_all_tokens_as_landmarks(reference):
     """Another root of the same matrix: the same posterior by other random numbers."""
-    marked = by_chains(8, sampler="ess", n_steps=2500, burn_in=0.2, n_landmarks=32)
+    marked = by_chains(8, sampler="ess", n_steps=2500, burn_in=0.2, n_inducing=32)
     assert apart(reference, marked) < 5.0
     assert (reference != marked).all()
     # with strong data as well
     heavy = {"sampler": "ess", "n_steps": 2500, "burn_in": 0.2, "weights": np.full(4, 20.0)}
-    plain, marked = (by_chains(8, **heavy, n_landmarks=n) for n in (None, 32))
+    plain, marked = (by_chains(8, **heavy, n_inducing=n) for n in (None, 32))
     assert apart(plain, marked) < 5.0
     assert apart(plain, reference) > 8.0
 
 
 def test_landmarks():
-    model = make(n_landmarks=5).fit(X, Y)
+    model = make(n_inducing=5).fit(X, Y)
     assert model.n_kept_ == 5
     assert model.n_tokens_ == len(Z)
-    drawn = make(n_landmarks=5, landmarks="random").fit(X, Y)
+    drawn = make(n_inducing=5, inducing="random").fit(X, Y)
     assert not np.allclose(probabilities(model, NEW), probabilities(drawn, NEW))
     # what is open given the landmarks, not given all tokens
     z = model._functions[0].tokens
     np.testing.assert_allclose(
-        model._remainder.covariance(Z),
+        model.function_.remainder.covariance(Z),
         rbf(Z, Z) - rbf(Z, z) @ np.linalg.solve(rbf(z, z), rbf(z, Z)),
         atol=1e-8,
     )
@@ -520,7 +528,7 @@ def test_sampled_kernels_are_nearer_to_the_true_one(start):
     for seed in range(3):
         X1, y1 = from_the_model(1.0, seed=seed)
         options = {"sampler": "ess", "n_steps": 8, "random_state": seed, "evidence_tokens": 500}
-        model = make(kernel, sample_kernel=True, **options).fit(X1, y1)
+        model = make(kernel, learn_kernel=True, **options).fit(X1, y1)
         found, used = model.kernel_samples_, model.kernel_.log_parameters
         assert found.shape == (40, 2)
         # the mean of the second half is used
@@ -582,16 +590,16 @@ def test_kernel_parameters_given_data(monkeypatch):
 
 
 def test_kernels_without_parameters_cannot_be_sampled():
-    with pytest.raises(InputError, match=r"sample_kernel=True: Linear.* no parameters"):
-        make(Linear(), sample_kernel=True).fit(X, Y)
+    with pytest.raises(InputError, match=r"learn_kernel=True: Linear.* no parameters"):
+        make(Linear(), learn_kernel=True).fit(X, Y)
     with pytest.raises(InputError, match="evidence_tokens must be"):
-        make(sample_kernel=True, evidence_tokens=0).fit(X, Y)
+        make(learn_kernel=True, evidence_tokens=0).fit(X, Y)
 
 
 def test_samples_of_a_kernel_do_not_survive_a_fit_without():
-    model = make(sample_kernel=True, evidence_tokens=9).fit(X, Y)
+    model = make(learn_kernel=True, evidence_tokens=9).fit(X, Y)
     assert hasattr(model, "kernel_samples_")
-    assert not hasattr(model.set_params(sample_kernel=False).fit(X, Y), "kernel_samples_")
+    assert not hasattr(model.set_params(learn_kernel=False).fit(X, Y), "kernel_samples_")
 
 
 def test_kernels_are_sampled_on_some_sequences(monkeypatch):
@@ -602,7 +610,7 @@ def test_kernels_are_sampled_on_some_sequences(monkeypatch):
         return np.tile(kernel.log_parameters + 0.5, (4, 1))
 
     monkeypatch.setattr("seqfield.estimators.gpstruct.sample_kernel", fake)
-    model = make(sample_kernel=True, evidence_tokens=9).fit(X, Y)
+    model = make(learn_kernel=True, evidence_tokens=9).fit(X, Y)
     assert 0 < seen[0] <= 9
     np.testing.assert_allclose(model.kernel_.log_parameters, RBF(1.5).log_parameters + 0.5)
     assert model.n_tokens_ == len(Z)
@@ -633,7 +641,7 @@ def test_numbers_of_draws():
     for n_samples, n_chains, want in ((1, 3, 1), (2, 4, 2), (5, 2, 5), (10**6, 2, 16)):
         model = make(n_samples=n_samples, n_chains=n_chains, sampler="ess").fit(X, Y)
         assert model.n_samples_ == want
-        assert len(model._steps) == want + 1
+        assert len(model.function_.steps) == want + 1
         p = probabilities(model, NEW)
         np.testing.assert_allclose(p.sum(axis=1), 1.0)
 
@@ -736,7 +744,7 @@ def test_progress(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    make(verbose=True, sample_kernel=True, n_steps=8).fit(X, Y)
+    make(verbose=True, learn_kernel=True, n_steps=8).fit(X, Y)
     text = sys.stderr.getvalue()
     assert "training" in text
     assert "objective" in text
@@ -751,7 +759,7 @@ def test_progress(monkeypatch):
     ("wanted", "message"),
     [
         ({"sampler": "gibbs"}, "sampler must be one of 'ess', 'hmc', 'nuts', got 'gibbs'"),
-        ({"landmarks": "best"}, "landmarks must be one of"),
+        ({"inducing": "best"}, "landmarks must be one of"),
         ({"n_steps": 3}, "n_steps must be a whole number of at least 4, got 3"),
         ({"n_steps": 10.5}, "n_steps must be"),
         ({"n_steps": "many"}, "n_steps must be"),
@@ -763,8 +771,8 @@ def test_progress(monkeypatch):
         ({"n_samples": 2.5}, "n_samples must be"),
         ({"eta": -1.0}, "eta must be"),
         ({"eta": "large"}, "eta must be"),
-        ({"n_landmarks": 0}, "n_landmarks must be"),
-        ({"n_landmarks": 2.5}, "n_landmarks must be"),
+        ({"n_inducing": 0}, "n_inducing must be"),
+        ({"n_inducing": 2.5}, "n_inducing must be"),
         ({"gram_budget": -1}, "gram_budget must be"),
         ({"kernel": "no such"}, "a kernel is .*got 'no such'"),
         ({"kernel": [RBF(), Linear()]}, "kernel must be one kernel"),
@@ -789,11 +797,11 @@ def test_bad_arguments_are_told_before_anything_is_done(monkeypatch):
 def test_a_budget_that_is_too_small():
     n = len(Z)
     need = 5 * 8 * n**2 / 2**30
-    with pytest.raises(BudgetError, match=rf"{n} x {n}.*n_landmarks=.*gram_budget="):
+    with pytest.raises(BudgetError, match=rf"{n} x {n}.*n_inducing=.*gram_budget="):
         make(gram_budget=0.99 * need).fit(X, Y)
     make(gram_budget=1.01 * need).fit(X, Y)
     with pytest.raises(BudgetError, match=r"landmarks need.*gram_budget="):
-        make(gram_budget=1e-9, n_landmarks=4).fit(X, Y)
+        make(gram_budget=1e-9, n_inducing=4).fit(X, Y)
 
 
 # --- labels that are not known, schemes --------------------------------------------------------
@@ -849,7 +857,9 @@ def test_schemes(sampler):
     for x in X1:
         assert not scheme.violations(model.predict([x])[0])
         assert not scheme.violations(model.predict([x], decoding="posterior")[0])
-    assert all(not scheme.violations(row) for rows in model.sample(X1, 5) for row in rows)
+    assert all(
+        not scheme.violations(row) for rows in model.distribution(X1).sample(5) for row in rows
+    )
     x = X1[int(np.argmax([len(x) for x in X1]))][:2]
     every = [list(y) for y in product(model.classes_.tolist(), repeat=2)]
     logs = model.log_likelihood([x] * len(every), every)
@@ -891,7 +901,7 @@ def test_sample_weights():
 # --- files -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [{}, {"n_landmarks": 4}, {"n_samples": 1}, {"sampler": "ess"}])
+@pytest.mark.parametrize("wanted", [{}, {"n_inducing": 4}, {"n_samples": 1}, {"sampler": "ess"}])
 def test_files(wanted, tmp_path):
     model = make(**wanted).fit(X, Y)
     path = tmp_path / "model.sf"
@@ -900,8 +910,10 @@ def test_files(wanted, tmp_path):
     assert isinstance(again, sf.GPStruct)
     np.testing.assert_array_equal(probabilities(again, NEW), probabilities(model, NEW))
     assert again.predict(NEW) == model.predict(NEW)
-    assert again.predict_nbest(NEW, 3) == model.predict_nbest(NEW, 3)
-    assert again.sample(NEW, 5, random_state=0) == model.sample(NEW, 5, random_state=0)
+    assert again.distribution(NEW).nbest(3) == model.distribution(NEW).nbest(3)
+    assert again.distribution(NEW).sample(5, random_state=0) == model.distribution(NEW).sample(
+        5, random_state=0
+    )
     np.testing.assert_array_equal(again.log_likelihood(X, Y), model.log_likelihood(X, Y))
     kept = ("n_samples_", "n_tokens_", "n_kept_", "effective_sample_size_", "r_hat_")
     for name in (*kept, "n_iter_", "n_evaluations_"):

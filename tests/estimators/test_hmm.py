@@ -279,10 +279,10 @@ def test_em_without_any_label_improves_a_good_start(kind):
     model = sf.HMM(emission=kind, alpha=1.0, warm_start=True, max_iter=500).fit(X[:3], y[:3])
     bare = sf.Sequences(np.vstack(X), np.arange(0, 1201, 8))
     before = np.mean(np.concatenate(model.predict(X)) == truth)
-    evidence = chain.log_partition(model._scores(bare)).sum()
+    evidence = chain.log_partition(model.function_.scores(bare, model.n_jobs)).sum()
     model.fit(X, [None] * len(X))
     assert model.n_iter_ > 3
-    assert chain.log_partition(model._scores(bare)).sum() > evidence + 50
+    assert chain.log_partition(model.function_.scores(bare, model.n_jobs)).sum() > evidence + 50
     assert np.mean(np.concatenate(model.predict(X)) == truth) > before + 0.02
     with pytest.raises(LabelError, match=r"every label is missing.*warm_start"):
         sf.HMM(emission=kind, classes=[0, 1, 2]).fit(X, [None] * len(X))

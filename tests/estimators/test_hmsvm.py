@@ -55,7 +55,7 @@ WEIGHTS = np.array([0.7, 1.6, 1.0, 0.5, 1.3])
 
 
 def scores(model, X=X):
-    found = model._scores(model._encode(X))
+    found = model._scores(model.encode(X))
     return np.vstack([found.node, found.edge.reshape(-1, found.node.shape[1])])
 
 
@@ -239,12 +239,12 @@ def test_single_precision_is_close():
     np.testing.assert_allclose(scores(single), scores(double), atol=1e-2)
 
 
-@pytest.mark.parametrize("landmarks", ["pivoted", "random"])
+@pytest.mark.parametrize("inducing", ["pivoted", "random"])
 def test_all_tokens_as_landmarks_are_the_whole_model(landmarks):
     whole = make(RBF(1.5), C=2.0, **TIGHT).fit(X, Y)
-    model = make(RBF(1.5), C=2.0, n_landmarks=50, landmarks=landmarks, **TIGHT).fit(X, Y)
+    model = make(RBF(1.5), C=2.0, n_inducing=50, inducing=landmarks, **TIGHT).fit(X, Y)
     same(model, whole)
-    some = make(RBF(1.5), C=2.0, n_landmarks=3, landmarks=landmarks, **TIGHT).fit(X, Y)
+    some = make(RBF(1.5), C=2.0, n_inducing=3, inducing=landmarks, **TIGHT).fit(X, Y)
     assert some.n_kept_ == 3
     assert some.objective_ > whole.objective_ * 1.001  # fewer functions to choose from
 
@@ -406,7 +406,7 @@ def test_calibrated_probabilities_leave_labels_alone(kernel):
     p = np.vstack(model.predict_proba(X1))
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
     assert ((p > 0.01) & (p < 0.99)).any()
-    assert model.temperature_ != 1.0
+    assert model.calibration_.temperature != 1.0
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_a_file_keeps_scheme_and_temperature(tmp_path):
     model = make(RBF(1.5), scheme="BIO", calibrate=True).fit(X1, y1)
     model.save(tmp_path / "model")
     back = sf.load(tmp_path / "model")
-    assert back.temperature_ == model.temperature_
+    assert back.calibration_.temperature == model.calibration_.temperature
     for a, b in zip(back.predict_proba(X1), model.predict_proba(X1), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -453,11 +453,11 @@ def test_a_file_keeps_scheme_and_temperature(tmp_path):
         *(("max_iter", value) for value in (0, 1.5)),
         ("eta", -1.0),
         ("kernel", ["linear", "rbf"]),
-        ("landmarks", "best"),
+        ("inducing", "best"),
         ("gram_budget", -1),
         ("gram_dtype", "int8"),
         ("explicit", "yes"),
-        ("n_landmarks", 0),
+        ("n_inducing", 0),
     ],
 )
 def test_wrong_arguments_are_named(name, value):
@@ -485,7 +485,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was():
         {"explicit": False},
         {"explicit": True},
         {"explicit": True, "kernel": "poly2"},
-        {"n_landmarks": 3},
+        {"n_inducing": 3},
     ],
     ids=str,
 )

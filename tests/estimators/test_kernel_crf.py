@@ -86,7 +86,7 @@ def test_cliques_are_the_model(case):
     model = fitted(case)
     for x in (X, NEW):
         node, edge = scores(model, x)
-        found = model._scores(model._encode(x))
+        found = model._scores(model.encode(x))
         np.testing.assert_allclose(found.node, node, atol=1e-9)
         want = edge if model.cliques == "vertex+edge" else edge[0]
         np.testing.assert_allclose(found.edge, want, atol=1e-9)
@@ -287,7 +287,7 @@ def test_save_and_load(name, tmp_path):
     np.testing.assert_array_equal(again.transitions_, model.transitions_)
     assert (again.n_kept_, again.n_tokens_) == (model.n_kept_, model.n_tokens_)
     assert repr(again.kernel_) == repr(model.kernel_)
-    assert isinstance(again._scores(again._encode(x)), ChainScores)
+    assert isinstance(again._scores(again.encode(x)), ChainScores)
     refit = clone(again).fit(x, Y)
     np.testing.assert_allclose(probabilities(refit, x), probabilities(model, x), atol=1e-6)
     again.save(tmp_path / "again.sf")
@@ -458,5 +458,5 @@ def test_mean_field_gain_where_marginals_are_certain():
 def test_calibration_with_unlabelled_sequences():
     y = [row if k < 5 else None for k, row in enumerate(Y)]
     model = make(calibrate=True, random_state=0).fit(X, y)
-    assert model.temperature_ > 0
+    assert model.calibration_.temperature > 0
     assert all(place[0] < 5 for _, place, _, _ in model.cliques_)

@@ -44,18 +44,18 @@ TRAIN, HELD, LABELS = GX[:7], GX[7:], GY[:7]
 
 
 def make(kernel=None, **wanted):
-    given = {"n_jobs": 1, "random_state": 0, "max_iter": 10, "n_draws": 4, "n_samples": 16}
+    given = {"n_jobs": 1, "random_state": 0, "max_iter": 10, "n_mc": 4, "n_samples": 16}
     return sf.StructuredSVGP(RBF(1.0) if kernel is None else kernel, **given | wanted)
 
 
 def exact(**wanted):
     """On all tokens of the short spirals, with a kernel that stays."""
-    given = {"optimize_kernel": False, "max_iter": 40, "n_draws": 10, "n_samples": 300}
+    given = {"learn_kernel": False, "max_iter": 40, "n_mc": 10, "n_samples": 300}
     return make(RBF(0.5), **given | wanted)
 
 
 def adam(**wanted):
-    given = {"optimizer": "adam", "learning_rate": 0.05, "max_iter": 120, "tol": 0.0}
+    given = {"solver": "adam", "learning_rate": 0.05, "max_iter": 120, "tol": 0.0}
     return exact(**given | wanted)
 
 
@@ -94,11 +94,11 @@ def sampled():
     return probabilities(model, HELD)
 
 
-@pytest.mark.parametrize("optimizer", ["natural", "adam"])
+@pytest.mark.parametrize("solver", ["natural", "adam"])
 def test_probabilities_agree_with_sampling(optimizer, sampled):
     """All tokens are inducing tokens: nothing is left but the shape of the posterior."""
     slow = {"n_samples": 4000}
-    model = exact(**slow) if optimizer == "natural" else adam(max_iter=400, n_draws=50, **slow)
+    model = exact(**slow) if optimizer == "natural" else adam(max_iter=400, n_mc=50, **slow)
     model.fit(TRAIN, LABELS)
     assert model.n_kept_ == len(np.vstack(TRAIN))
     found = probabilities(model, HELD)
@@ -119,28 +119,30 @@ def test_default_settings_end_above_the_prior(n, seed):
 
 
 def test_far_from_all_tokens_is_the_prior():
-    model = make(Scaled(RBF(1.0), 4.0), n_samples=400, optimize_kernel=False).fit(X, Y)
+    model = make(Scaled(RBF(1.0), 4.0), n_samples=400, learn_kernel=False).fit(X, Y)
     p = probabilities(model, [np.full((1, 3), 1e3)])
     assert np.abs(p - 1.0 / 3.0).max() < 0.1  # three standard errors of 400 draws
     # each draw of them has a mind of its own
     rows = np.array(
-        [draw.node[0] for draw in model._draws(model._encode([np.full((1, 3), 1e3)], None))]
+        [draw.node[0] for draw in model._draws(model.encode([np.full((1, 3), 1e3)], None))]
     )
     assert rows.std() == pytest.approx(2.0, rel=0.15)
 
 
 def test_latent_means_are_those_of_the_draws():
     model = exact(n_samples=500).fit(TRAIN, LABELS)
-    data = model._encode(HELD, None)
-    drawn = np.stack([one.node for one in model._draws(data)])
+    data = model.encode(HELD, None)
+    drawn = np.stack([one.node for one in model.function_.draws(data, model.n_jobs)])
     error = drawn.std(axis=0) / np.sqrt(500)
-    assert (np.abs(drawn.mean(axis=0) - model._scores(data).node) < 4.5 * error).all()
-    steps = np.stack([one.edge for one in model._draws(data)])
+    assert (
+        np.abs(drawn.mean(axis=0) - model.function_.scores(data, model.n_jobs).node) < 4.5 * error
+    ).all()
+    steps = np.stack([one.edge for one in model.function_.draws(data, model.n_jobs)])
     error = steps.std(axis=0) / np.sqrt(500)
     assert (np.abs(steps.mean(axis=0) - model.transitions_) < 4.5 * error).all()
     assert steps.std(axis=0).min() > 0.1
     # at inducing tokens nothing but the posterior is random: less than the prior, and not nothing
-    spread = np.stack([one.node for one in model._draws(model._encode(TRAIN, None))]).std(axis=0)
+    spread = np.stack([one.node for one in model._draws(model.encode(TRAIN, None))]).std(axis=0)
     assert 0.2 < spread.min() < spread.max() < 1.05
 
 
@@ -170,7 +172,7 @@ def test_piecewise_transitions_are_not_counted_twice():
 
 def test_a_function_that_is_the_chain_is_the_chain():
     """From the same values of the likelihood comes the same posterior."""
-    wanted = {"gradient": "score", "max_iter": 4, "n_draws": 20}
+    wanted = {"gradient": "score", "max_iter": 4, "n_mc": 20}
     own = exact(likelihood=chain_log_likelihood, classes=[0, 1], **wanted).fit(TRAIN, LABELS)
     built_in = exact(**wanted).fit(TRAIN, LABELS)
     np.testing.assert_allclose(own.bounds_, built_in.bounds_, rtol=1e-8)
@@ -181,7 +183,7 @@ def test_a_function_that_is_the_chain_is_the_chain():
 
 def test_values_alone_land_near_derivatives(sampled):
     model = adam(
-        likelihood=chain_log_likelihood, gradient="score", classes=[0, 1], n_draws=60, max_iter=80
+        likelihood=chain_log_likelihood, gradient="score", classes=[0, 1], n_mc=60, max_iter=80
     ).fit(TRAIN, LABELS)
     assert np.abs(probabilities(model, HELD) - sampled).mean() < 0.06
     assert settled(model) == pytest.approx(settled(adam(max_iter=80).fit(TRAIN, LABELS)), abs=3.0)
@@ -197,7 +199,7 @@ def test_a_likelihood_that_is_no_chain():
         return own - 0.5 * (p.sum(axis=1) - (labels == 1).sum()) ** 2
 
     given = {"gradient": "score", "classes": [0, 1], "transitions": False}
-    model = adam(likelihood=counted, n_draws=40, max_iter=60, **given).fit(TRAIN, LABELS)
+    model = adam(likelihood=counted, n_mc=40, max_iter=60, **given).fit(TRAIN, LABELS)
     assert np.isfinite(model.bounds_).all()
     assert settled(model) > model.bounds_[:3].mean() + 3.0
     assert model.score(TRAIN, LABELS) > 0.75
@@ -279,7 +281,7 @@ def test_what_goes_wrong_in_a_function_is_its_own():
 def test_a_bad_length_scale_is_learned():
     x, y = galaxy(10, 5, 12)
     given = {"n_inducing": 40, "max_iter": 50, "learning_rate": 0.1, "tol": 0.0}
-    fixed = make(RBF(0.1), optimize_kernel=False, **given).fit(x, y)
+    fixed = make(RBF(0.1), learn_kernel=False, **given).fit(x, y)
     learned = make(RBF(0.1), **given).fit(x, y)
     assert settled(learned) > settled(fixed) + 6.0
     assert learned.kernel_.length_scale > 0.3
@@ -288,9 +290,9 @@ def test_a_bad_length_scale_is_learned():
 
 def test_inducing_tokens_that_move_raise_the_bound():
     x, y = galaxy(10, 5, 12)
-    given = {"n_inducing": 4, "max_iter": 60, "learning_rate": 0.05, "optimize_kernel": False}
+    given = {"n_inducing": 4, "max_iter": 60, "learning_rate": 0.05, "learn_kernel": False}
     fixed = make(RBF(0.5), **given, tol=0.0).fit(x, y)
-    moved = make(RBF(0.5), optimize_inducing=True, **given, tol=0.0).fit(x, y)
+    moved = make(RBF(0.5), learn_inducing=True, **given, tol=0.0).fit(x, y)
     assert settled(moved) > settled(fixed) + 1.0
     assert moved.n_kept_ == fixed.n_kept_ == 4
     assert moved.kernel_.length_scale == 0.5
@@ -320,9 +322,9 @@ def test_minibatches():
 @pytest.mark.parametrize("wanted", [{"transitions": False}, {"eta": 0.0}], ids=str)
 def test_without_transitions(wanted):
     for optimizer in ("natural", "adam"):
-        model = make(optimizer=optimizer, **wanted).fit(X, Y)
+        model = make(solver=optimizer, **wanted).fit(X, Y)
         assert not model.transitions_.any()
-        assert not model._steps.any()
+        assert not model.function_.steps.any()
     assert make().fit(X, Y).transitions_.any()
 
 
@@ -345,8 +347,8 @@ def test_one_missing_label_makes_little_difference():
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_natural_gradients_and_adam_agree_on_missing_labels(share):
     y = hide(LABELS, share)
-    model = exact(max_iter=60, tol=0.0, optimizer="natural").fit(TRAIN, y)
-    slow = adam(max_iter=400, n_draws=20).fit(TRAIN, y)
+    model = exact(max_iter=60, tol=0.0, solver="natural").fit(TRAIN, y)
+    slow = adam(max_iter=400, n_mc=20).fit(TRAIN, y)
     assert settled(model) == pytest.approx(settled(slow), abs=0.7)
     assert settled(model) > model.bounds_[0] + 1.0
 
@@ -354,7 +356,7 @@ def test_natural_gradients_and_adam_agree_on_missing_labels(share):
 def test_probabilities_from_missing_labels_agree_with_sampling():
     """Though the Fisher information is not the second derivative."""
     y = hide(LABELS, 0.8)
-    model = exact(n_samples=4000, optimizer="natural").fit(TRAIN, y)
+    model = exact(n_samples=4000, solver="natural").fit(TRAIN, y)
     drawn = sf.GPStruct(
         RBF(0.5), n_steps=1500, n_chains=2, n_samples=1500, random_state=0, n_jobs=1
     )
@@ -367,7 +369,7 @@ def test_a_missing_label_is_a_set_of_all_labels():
     y = hide(LABELS, 0.2)
     sets = [[{0, 1} if k is None else k for k in row] for row in y]
     for optimizer in ("natural", "adam"):
-        given = {"max_iter": 10, "optimizer": optimizer, "classes": [0, 1]}
+        given = {"max_iter": 10, "solver": optimizer, "classes": [0, 1]}
         a, b = exact(**given).fit(TRAIN, y), exact(**given).fit(TRAIN, sets)
         np.testing.assert_allclose(a.bounds_, b.bounds_, rtol=1e-9)
 
@@ -375,27 +377,27 @@ def test_a_missing_label_is_a_set_of_all_labels():
 def test_missing_labels_of_the_piecewise_likelihood():
     """Their pieces are left out, and the others have second derivatives of one sign."""
     y = hide(LABELS, 0.3)
-    given = {"likelihood": "piecewise", "n_draws": 20}
-    model = exact(max_iter=60, tol=0.0, optimizer="natural", **given).fit(TRAIN, y)
+    given = {"likelihood": "piecewise", "n_mc": 20}
+    model = exact(max_iter=60, tol=0.0, solver="natural", **given).fit(TRAIN, y)
     slow = adam(max_iter=300, **given).fit(TRAIN, y)
     assert settled(model) == pytest.approx(settled(slow), abs=0.7)
     # candidates have not: "auto" knows
     sets = [[{"L0", "L1"} if k == "L0" else k for k in row] for row in Y]
     given = {"likelihood": "piecewise", "classes": ["L0", "L1", "L2"], "max_iter": 3}
-    same = make(optimizer="adam", **given).fit(X, sets)
+    same = make(solver="adam", **given).fit(X, sets)
     np.testing.assert_array_equal(make(**given).fit(X, sets).bounds_, same.bounds_)
 
 
 def test_a_sequence_without_labels_is_no_reason_for_adam():
-    model = exact(max_iter=4, optimizer="natural").fit([*TRAIN, HELD[0]], [*LABELS, None])
+    model = exact(max_iter=4, solver="natural").fit([*TRAIN, HELD[0]], [*LABELS, None])
     same = exact(max_iter=4).fit(TRAIN, LABELS)
     np.testing.assert_array_equal(model.bounds_, same.bounds_)
 
 
-@pytest.mark.parametrize("optimizer", ["natural", "adam"])
+@pytest.mark.parametrize("solver", ["natural", "adam"])
 def test_candidate_sets(optimizer):
     y = [[{"L0", "L1"} if k == "L0" else k for k in row] for row in Y]
-    model = make(classes=["L0", "L1", "L2"], max_iter=30, optimizer=optimizer).fit(X, y)
+    model = make(classes=["L0", "L1", "L2"], max_iter=30, solver=optimizer).fit(X, y)
     assert np.isfinite(model.bounds_).all()
     # label 0 is never told, but its rival is
     p = probabilities(model, X)
@@ -455,7 +457,7 @@ def test_inducing_tokens_of_sparse_features_are_rows_of_the_data(inducing):
     model = make(Normalized(Linear()), n_inducing=5, inducing=inducing).fit(x, y)
     assert 1 < model.n_kept_ <= 5
     assert sp.issparse(tokens_of(model))
-    rows = {row.tobytes() for row in model._encode(x, None).x.toarray()}
+    rows = {row.tobytes() for row in model.encode(x, None).x.toarray()}
     assert all(row.tobytes() in rows for row in tokens_of(model).toarray())
 
 
@@ -470,7 +472,7 @@ def test_sparse_tokens_of_many_features_are_compared_in_fewer():
 
 
 def test_sparse_and_dense_features_are_the_same():
-    for wanted in ({}, {"optimizer": "adam"}):
+    for wanted in ({}, {"solver": "adam"}):
         dense = make(RBF(1.3), n_inducing=500, **wanted).fit(X, Y)
         sparse = make(RBF(1.3), n_inducing=500, **wanted).fit([sp.csr_matrix(x) for x in X], Y)
         np.testing.assert_allclose(sparse.bounds_, dense.bounds_, rtol=1e-5)
@@ -511,9 +513,9 @@ def test_epochs_that_are_not_enough():
 def test_a_bound_that_falls_is_no_convergence():
     for wanted in ({"max_iter": 25}, {"max_iter": 25, "tol": 1e9}):
         with pytest.warns(ConvergenceWarning, match=r"bound fell from -.*lower learning_rate"):
-            model = make(
-                RBF(0.5), optimizer="adam", learning_rate=2.0, n_inducing=20, **wanted
-            ).fit(*galaxy(20, 0, 10))
+            model = make(RBF(0.5), solver="adam", learning_rate=2.0, n_inducing=20, **wanted).fit(
+                *galaxy(20, 0, 10)
+            )
         assert model.bound_ < 10.0 * model.bounds_[0]
 
 
@@ -536,7 +538,7 @@ def test_stopping():
 def test_adam_does_not_stop_far_from_its_end():
     """Of 60 sequences it is on its way for hundreds of epochs, under much noise."""
     x, y = sf.make_galaxy(60, random_state=0)
-    for wanted in ({"optimizer": "adam"}, {"gradient": "score"}):
+    for wanted in ({"solver": "adam"}, {"gradient": "score"}):
         given = {"n_inducing": 40, "random_state": 0, "n_jobs": 1} | wanted
         with pytest.warns(ConvergenceWarning, match="no convergence in 100 iterations"):
             sf.StructuredSVGP(RBF(0.35), **given).fit(x, y)
@@ -551,7 +553,7 @@ def test_a_kernel_that_still_moves_is_no_convergence():
     assert model.n_iter_ == 60
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fixed = make(1e-4 * RBF(0.35), optimize_kernel=False, **given).fit(x, y)
+        fixed = make(1e-4 * RBF(0.35), learn_kernel=False, **given).fit(x, y)
     assert fixed.n_iter_ < 60
     # the bound had not told
     assert settled(model) < settled(fixed) + 3.0
@@ -582,7 +584,7 @@ def test_verbose(monkeypatch):
     [
         {},
         {"n_inducing": 6, "inducing": "kmeans", "batch_size": 3},
-        {"optimizer": "adam", "n_components": 2, "optimize_inducing": True},
+        {"solver": "adam", "n_components": 2, "learn_inducing": True},
         {"gradient": "score"},
     ],
     ids=str,
@@ -642,7 +644,7 @@ VARIANTS = {
     "plain": {},
     "few": {"n_inducing": 5, "inducing": "kmeans"},
     "mixture": {"n_components": 2},
-    "moved": {"n_inducing": 5, "optimize_inducing": True},
+    "moved": {"n_inducing": 5, "learn_inducing": True},
     "piecewise": {"likelihood": "piecewise"},
     "no transitions": {"transitions": False},
     "linear": {"kernel": Linear()},
@@ -694,7 +696,7 @@ REFUSED = {
     "unknown likelihood": ({"likelihood": "tree"}, InputError, "likelihood must be .*'tree'"),
     "likelihood a number": ({"likelihood": 3}, InputError, "likelihood must be .*got 3"),
     "unknown gradient": ({"gradient": "exact"}, InputError, "gradient must be .*'exact'"),
-    "unknown optimizer": ({"optimizer": "sgd"}, InputError, "optimizer must be .*'sgd'"),
+    "unknown optimizer": ({"solver": "sgd"}, InputError, "optimizer must be .*'sgd'"),
     "unknown inducing": ({"inducing": "grid"}, InputError, "inducing must be .*'grid'"),
     "function with derivatives": (
         FUNCTION | {"gradient": "reparam"},
@@ -708,12 +710,12 @@ REFUSED = {
         "scheme",
     ),
     "natural mixture": (
-        {"optimizer": "natural", "n_components": 2},
+        {"solver": "natural", "n_components": 2},
         CapabilityError,
-        "one component; use optimizer='adam'",
+        "one component; use solver='adam'",
     ),
     "natural scores": (
-        {"optimizer": "natural", "gradient": "score"},
+        {"solver": "natural", "gradient": "score"},
         CapabilityError,
         "needs gradient='reparam'",
     ),
@@ -721,7 +723,7 @@ REFUSED = {
     "half an inducing token": ({"n_inducing": 2.5}, InputError, "n_inducing"),
     "no batch": ({"batch_size": 0}, InputError, "batch_size must be .* at least 1"),
     "no components": ({"n_components": 0}, InputError, "n_components"),
-    "no draws": ({"n_draws": 0}, InputError, "n_draws"),
+    "no draws": ({"n_mc": 0}, InputError, "n_mc"),
     "no samples": ({"n_samples": 0}, InputError, "n_samples"),
     "no epochs": ({"max_iter": 0}, InputError, "max_iter"),
     "negative rate": ({"learning_rate": -0.1}, InputError, "learning_rate"),
@@ -743,10 +745,10 @@ def test_data_that_are_refused():
     with pytest.raises(CapabilityError, match="no candidates"):
         make(**FUNCTION).fit(X, [[{"L0", "L1"}, *row[1:]] for row in Y])
     sets = [[{"L0", "L1"}, *row[1:]] for row in Y]
-    with pytest.raises(CapabilityError, match="'piecewise', no candidates; use optimizer='adam'"):
-        make(optimizer="natural", likelihood="piecewise").fit(X, sets)
+    with pytest.raises(CapabilityError, match="'piecewise', no candidates; use solver='adam'"):
+        make(solver="natural", likelihood="piecewise").fit(X, sets)
     with pytest.raises(CapabilityError, match="sparse features"):
-        make(optimize_inducing=True).fit([sp.csr_matrix(x) for x in X], Y)
+        make(learn_inducing=True).fit([sp.csr_matrix(x) for x in X], Y)
     with pytest.raises(InputError, match="positive semi-definite"):
         make(lambda x, z: 1.0 + np.abs(x[:, :1] - z[:, :1].T), n_inducing=500).fit(X, Y)
 
@@ -767,7 +769,7 @@ def test_tokens_that_are_numbers_of_rows_have_no_means():
     for kernel in (given, 2.0 * given):
         for wanted, name in (
             ({"inducing": "kmeans"}, "inducing='kmeans'"),
-            ({"optimize_inducing": True}, "optimize_inducing=True"),
+            ({"learn_inducing": True}, "learn_inducing=True"),
         ):
             with pytest.raises(CapabilityError, match=f"{name} .*Precomputed"):
                 make(kernel, n_inducing=10, **wanted).fit(rows, Y)
@@ -779,18 +781,18 @@ def distant(a, b):
     return 1.0 - 0.3 * np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2)) ** 3
 
 
-@pytest.mark.parametrize("optimizer", ["natural", "adam"])
+@pytest.mark.parametrize("solver", ["natural", "adam"])
 @pytest.mark.parametrize("n", [2, 5])
 def test_kernels_that_are_indefinite_away_from_inducing_tokens(n, optimizer):
     with pytest.raises(InputError, match=r"the kernel is not positive semi-definite: .* of -"):
-        make(distant, n_inducing=n, optimizer=optimizer).fit(GX, GY)
+        make(distant, n_inducing=n, solver=optimizer).fit(GX, GY)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("rate", "wanted"),
     [
-        (5.0, {"optimizer": "adam", "n_inducing": 20}),
+        (5.0, {"solver": "adam", "n_inducing": 20}),
         (20.0, {"n_components": 2}),
         (20.0, {"gradient": "score"}),
         (100.0, {}),
@@ -804,7 +806,7 @@ def test_learning_rates_that_are_far_too_large(rate, wanted):
         make(RBF(0.5), **given | wanted).fit(*galaxy(20, 0, 10))
 
 
-@pytest.mark.parametrize("wanted", [{}, {"optimizer": "adam"}, {"gradient": "score"}], ids=str)
+@pytest.mark.parametrize("wanted", [{}, {"solver": "adam"}, {"gradient": "score"}], ids=str)
 def test_scores_that_overflow(wanted):
     with pytest.raises(InputError, match=r"scores of the size 1e\+150 overflow.*lower eta"):
         make(eta=1e300, **wanted).fit(X, Y)
@@ -822,7 +824,7 @@ def test_memory_is_that_of_inducing_tokens_and_one_batch():
     with pytest.raises(BudgetError, match="over 30 inducing tokens"):
         make(n_inducing=30, **wanted).fit(X, Y)
     with pytest.raises(BudgetError, match="n_inducing"):
-        make(n_inducing=20, **wanted | {"optimizer": "adam"}).fit(X, Y)
+        make(n_inducing=20, **wanted | {"solver": "adam"}).fit(X, Y)
 
 
 def peak(model, x, y):
@@ -838,10 +840,10 @@ def peak(model, x, y):
 @pytest.mark.parametrize(
     ("lengths", "wanted"),
     [
-        ([300, 5], {"n_draws": 10}),
-        ([300, 5], {"n_draws": 10, "optimizer": "adam"}),
-        ([20] * 50, {"missing": 0.5, "n_draws": 2}),
-        ([150, 5], {"n_draws": 20, "gradient": "score"}),
+        ([300, 5], {"n_mc": 10}),
+        ([300, 5], {"n_mc": 10, "solver": "adam"}),
+        ([20] * 50, {"missing": 0.5, "n_mc": 2}),
+        ([150, 5], {"n_mc": 20, "gradient": "score"}),
         ([250, 5], {"n_components": 3}),
         ([90] * 12, {"batch_size": 6}),
         ([20] * 10, {"n_components": 8, "n_inducing": 100}),
@@ -868,7 +870,7 @@ def test_one_pass_over_many_batches_goes_most_of_the_way():
 
     def bounds(epochs):
         model = sf.StructuredSVGP(
-            RBF(0.5), 30, batch_size=5, optimize_kernel=False, max_iter=epochs, random_state=0
+            RBF(0.5), 30, batch_size=5, learn_kernel=False, max_iter=epochs, random_state=0
         )
         return model.fit(X, y).bounds_
 

@@ -21,7 +21,7 @@ def model():
 def test_the_best_of_the_candidates_is_taken(model):
     assert [tried.candidate for tried in model.tried_] == list(tagger.CANDIDATES)
     best = min(model.tried_, key=lambda tried: tried.nll)
-    assert model.temperature_ == best.temperature
+    assert model.calibration_.temperature == best.temperature
     assert model.chosen_.c2 == best.candidate.c2
     assert (model.chosen_.loss == "log") == (best.candidate.cost == 0)
     assert isinstance(model.kernel_, Linear) != best.candidate.curved
@@ -32,7 +32,7 @@ def test_it_is_a_calibrated_gpsc(model):
     chosen = model.chosen_
     settings = {name: getattr(chosen, name) for name in ("loss", "cost", "c2", "eta")}
     same = sf.GPSC(chosen.kernel, **settings).fit(X, Y)
-    same.temperature_ = model.temperature_
+    same.calibration_.temperature = model.calibration_.temperature
     assert same.predict(TEST[0]) == model.predict(TEST[0])
     for a, b in zip(same.predict_proba(TEST[0]), model.predict_proba(TEST[0]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
@@ -42,7 +42,7 @@ def test_likelihood_and_temperature_are_those_of_held_out_folds(model):
     rng = np.random.RandomState(0)
     seed = rng.randint(2**31)
     by_hand = sf.GPSC("linear", loss="softmax_margin", cost=4.0, eta=0.3).fit(X, Y)
-    data, targets = by_hand._encode(X), by_hand._labels.encode(Y)
+    data, targets = by_hand.encode(X), by_hand.labels_.encode(Y)
     folds = held_out(by_hand, data, targets, np.ones(len(X)), np.random.RandomState(seed), 3)
     [found] = [tried for tried in model.tried_ if tried.candidate == (False, 4.0, 1.0)]
     assert found.temperature == pytest.approx(fit_temperature(folds), rel=1e-6)

@@ -38,7 +38,7 @@ FORMS = {
     "linear": (lambda: Explicit(Linear().expansion(DENSE), DENSE), Linear(), DENSE),
     "pairs": (lambda: Explicit(Polynomial(2).expansion(BINARY), BINARY), Polynomial(2), BINARY),
     "graph": (lambda: Explicit(GRAPH.expansion(DENSE), DENSE), GRAPH, DENSE),
-    "landmarks": (lambda: LowRank.choose(RBF(1.0), DENSE, N), RBF(1.0), DENSE),
+    "inducing": (lambda: LowRank.choose(RBF(1.0), DENSE, N), RBF(1.0), DENSE),
     "random landmarks": (
         lambda: LowRank.choose(Polynomial(2), BINARY, N, rng=np.random.default_rng(1)),
         Polynomial(2),
@@ -83,9 +83,9 @@ def test_function_at_training_tokens_and_at_new_ones(form):
     np.testing.assert_allclose(function.values(x, 1), covariance.multiply(a), atol=1e-8)
     want = kernel(new, context) @ a
     # features of all landmarks leave out directions below 1e-10 of the largest
-    atol = 1e-4 if "landmarks" in form else 1e-8
+    atol = 1e-4 if "inducing" in form else 1e-8
     np.testing.assert_allclose(function.values(new, 1), want, atol=atol * np.abs(want).max())
-    kept = 0 if isinstance(covariance, Explicit) else (N if "landmarks" in form else N // 2)
+    kept = 0 if isinstance(covariance, Explicit) else (N if "inducing" in form else N // 2)
     assert function.n_tokens <= kept if "random" in form else function.n_tokens == kept
 
 
@@ -313,4 +313,4 @@ def test_functions_come_back(form):
 
 def test_kinds_of_function():
     assert isinstance(FORMS["pairs"][0]().function(np.ones((N, 1))), Expanded)
-    assert isinstance(FORMS["landmarks"][0]().function(np.ones((N, 1))), Span)
+    assert isinstance(FORMS["inducing"][0]().function(np.ones((N, 1))), Span)

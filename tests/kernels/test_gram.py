@@ -130,7 +130,7 @@ def test_budget():
     gram(Linear(), x, budget=40_000, dtype=np.float32)
     with pytest.raises(BudgetError) as error:
         gram(Linear(), x, budget=79_999)
-    for part in ("100 x 100", "7.45e-05 GiB", 'method="sparse"', "n_landmarks=", "explicit=True"):
+    for part in ("100 x 100", "7.45e-05 GiB", 'method="sparse"', "n_inducing=", "explicit=True"):
         assert part in str(error.value)
     for part in ("gram_budget=", 'gram_dtype="float32"'):
         assert part in str(error.value)

@@ -64,9 +64,9 @@ def calibrate(
     """
     choice("method", method, METHODS)
     if cv == "prefit":
-        return _rescaled(
-            model, fit_calibration([_held_out(model, X, y, sample_weight, lengths)], method), method
-        )
+        lesson = model.lesson(X, y, sample_weight=sample_weight, lengths=lengths)
+        found = fit_calibration([scored(model, model.function_, lesson)], method)
+        return _rescaled(model, found, method)
     number("cv", cv, low=2, whole=True)
     if lengths is not None:
         X, lengths = as_sequences(X, lengths), None
