@@ -20,7 +20,7 @@ from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
 from seqfield.estimators._calibration import LIMIT
 from seqfield.features import ENCODERS, Encoder
-from seqfield.kernels import Kernel, restore
+from seqfield.kernels import KERNELS, Kernel
 from seqfield.labels import LabelSet
 from seqfield.persist import (
     label_from_json,
@@ -57,7 +57,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator."""
     own, arrays = model._state()
     encoder: Encoder = model.features_
-    features, feature_arrays = encoder.state()
+    features, feature_arrays = ENCODERS.state(encoder)
     header = {
         "library": _version(),
         "class": type(model).__name__,
@@ -68,7 +68,7 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "temperature": model.temperature_,
         "offsets": None if model.offsets_ is None else model.offsets_.tolist(),
         "slopes": None if model.slopes_ is None else model.slopes_.tolist(),
-        "features": {"class": type(encoder).__name__, **features},
+        "features": features,
         "model": own,
     }
     arrays = prefixed("model", arrays) | prefixed("features", feature_arrays)
@@ -95,8 +95,7 @@ def load(path: str | os.PathLike[str]) -> SequenceEstimator:
         model.temperature_ = _temperature(header.get("temperature"))
         model.offsets_ = _by_label("offset", header.get("offsets"), len(model._labels))
         model.slopes_ = _by_label("slope", header.get("slopes"), len(model._labels), low=0.0)
-        features = header["features"]
-        encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
+        encoder = ENCODERS.restore(header["features"], under("features", arrays))
         if encoder.sizes()[0] != model.n_features_in_:
             raise InputError("wrong number of features")
         model.features_ = encoder
@@ -179,7 +178,7 @@ def _param_from_json(thing: Any) -> Any:
     if isinstance(thing, dict):
         if "encoder" in thing:
             inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
-            return ENCODERS[thing["encoder"]](**inner)
+            return ENCODERS.named(thing["encoder"])(**inner)
         if "kernel" in thing:
             return Given(thing["kernel"], thing.get("arrays", []))
         if "list" in thing:
@@ -195,7 +194,7 @@ def _kernel_to_json(kernel: Kernel) -> Any:
     """A kernel as given: its header and the names of its arrays, as the fitted kernel is saved with
     the same ones; no header for one that can be saved only when fitted."""
     try:
-        header, arrays = kernel.state()
+        header, arrays = KERNELS.state(kernel)
     except CapabilityError:
         return {"kernel": None}
     return {"kernel": header} | ({"arrays": sorted(arrays)} if arrays else {})
@@ -208,11 +207,11 @@ def _with_fitted(given: Any, fitted: Any) -> Any:
     if not isinstance(given, Given):
         return given
     # one kernel may be fitted for each label, on the same tokens
-    _, held = (fitted[0] if isinstance(fitted, list) else fitted).state()
+    _, held = KERNELS.state(fitted[0] if isinstance(fitted, list) else fitted)
     # they differ in what they hold if the argument was changed after fitting
     if given.header is None or not set(given.arrays) <= set(held):
         return fitted
-    return restore(given.header, {name: held[name] for name in given.arrays})
+    return KERNELS.restore(given.header, {name: held[name] for name in given.arrays})
 
 
 def _version() -> str:

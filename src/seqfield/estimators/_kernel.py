@@ -15,6 +15,7 @@ from seqfield.chain import ChainScores
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._descent import DescentEstimator
 from seqfield.kernels import (
+    KERNELS,
     RBF,
     Graph,
     Kernel,
@@ -24,10 +25,9 @@ from seqfield.kernels import (
     Scaled,
     Sum,
     as_kernel,
-    restore,
 )
 from seqfield.kernels.covariance import Covariance, Explicit, LowRank, Matrix, OnDemand, Root
-from seqfield.kernels.functions import Function, Span, restore_function
+from seqfield.kernels.functions import FUNCTIONS, Function, Span
 from seqfield.kernels.gram import ADVICE, check_dtype, gram
 from seqfield.kernels.graph import diagnose
 from seqfield.kernels.tokens import Tokens
@@ -362,8 +362,8 @@ class KernelEstimator(DescentEstimator):
             header["remainder"] = self._remainder.state()
         arrays: dict[str, NDArray[Any]] = {"steps": self._steps}
         for k, (kernel, function) in enumerate(zip(self._kernels, self._functions, strict=True)):
-            for name, part in (("kernel", kernel), ("function", function)):
-                own, held = part.state()
+            states = ("kernel", KERNELS.state(kernel)), ("function", FUNCTIONS.state(function))
+            for name, (own, held) in states:
                 header[name + "s"].append(own)
                 arrays |= prefixed(f"{name}{k}", held)
         return header, arrays
@@ -378,9 +378,9 @@ class KernelEstimator(DescentEstimator):
         n_columns = s + s * s if edges else s * len(steps)
         functions, self._kernels = [], []
         for k, (kernel, own) in enumerate(zip(header["kernels"], header["functions"], strict=True)):
-            self._kernels.append(restore(kernel, under(f"kernel{k}", arrays)))
+            self._kernels.append(KERNELS.restore(kernel, under(f"kernel{k}", arrays)))
             found = under(f"function{k}", arrays)
-            part = restore_function(own, found, self._kernels[k], self.n_features_in_, n_columns)
+            part = FUNCTIONS.restore(own, found, self._kernels[k], self.n_features_in_, n_columns)
             if isinstance(part, Span) and part.n_tokens:
                 self._kernels[k].diagonal(part.tokens[:1])  # a kernel that does not fit fails here
             functions.append(part)
