@@ -143,14 +143,15 @@ def write_model(path: str | os.PathLike[str], header: Header, arrays: Arrays) ->
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         for name, array in arrays.items()
     }
-    _check_finite(path, plain)
+    if bad := _not_finite(plain):
+        raise ModelFileError(f"{os.fspath(path)}: not saved: {bad} holds NaN or infinity")
     try:
         # ASCII with escapes: text that UTF-8 cannot hold (lone surrogates) comes back as it was
         blank = json.dumps(
             {"checksum": _BLANK, "format": FORMAT} | header, ensure_ascii=True, allow_nan=False
         )
     except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{os.fspath(path)}: cannot hold the model: {error}") from error
+        raise ModelFileError(f"{os.fspath(path)}: not saved: {error}") from error
     text = blank.replace(_BLANK, checksum(blank, plain), 1)
     write_atomically(path, make_safetensors(plain, metadata={"seqfield": text}))
 
@@ -192,7 +193,8 @@ def read_model(path: str | os.PathLike[str]) -> State:
         raise ModelFileError(
             f"{place}: damaged: the checksum does not fit; copy the file again from its source"
         )
-    _check_finite(path, arrays)
+    if bad := _not_finite(arrays):
+        raise ModelFileError(f"{place}: damaged: {bad} holds NaN or infinity")
     return State(header, arrays)
 
 
@@ -219,10 +221,12 @@ def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
     return text, arrays
 
 
-def _check_finite(path: str | os.PathLike[str], arrays: Arrays) -> None:
+def _not_finite(arrays: Arrays) -> str | None:
+    """The name of an array that holds NaN or infinity."""
     for name, array in arrays.items():
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
-            raise ModelFileError(f"{os.fspath(path)}: {name} holds NaN or infinity")
+            return name
+    return None
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:

@@ -244,6 +244,6 @@ def test_arrays_of_every_form_come_back(tmp_path):
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, 1j])
 def test_a_header_that_json_cannot_hold(tmp_path, value):
-    with pytest.raises(ModelFileError, match=r"m\.sf: cannot hold the model: "):
+    with pytest.raises(ModelFileError, match=r"m\.sf: not saved: "):
         persist.write_model(tmp_path / "m.sf", {"a": value}, {})
     assert not list(tmp_path.iterdir())
