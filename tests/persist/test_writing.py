@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 import seqfield as sf
 from seqfield import persist
+from seqfield.cli.files import check_output
 from seqfield.errors import ModelFileError, OutputError
 
 from ..support.model_files import (
@@ -195,8 +197,9 @@ def test_only_regular_files_are_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(OutputError, match=f"{name}: cannot write: not a regular file"):
-            persist.write_atomically(tmp_path / name, b"new")
+        for write in (partial(persist.write_atomically, data=b"new"), check_output):
+            with pytest.raises(OutputError, match=f"{name}: cannot write: not a regular file"):
+                write(tmp_path / name)
     assert (tmp_path / "pipe").is_fifo()
 
 
