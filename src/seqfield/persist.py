@@ -117,7 +117,7 @@ class Family(Generic[S, P]):
         if self._classes.get(cls.__name__) is not cls:
             raise CapabilityError(
                 f"the {self.word} {cls.__name__} cannot be saved: model files hold registered "
-                f"classes alone. Put its family's register above the class, as a decorator"
+                f"classes alone. Put @{self.word.upper()}S.register above the class"
             )
         header, arrays = thing.state()
         return State({"class": cls.__name__} | header, arrays)

@@ -92,10 +92,11 @@ def test_what_is_not_registered_is_not_saved(tmp_path):
     class Polynomial(sf.kernels.Polynomial):
         pass
 
-    for model, name in (
-        (sf.CRF(features=Words(), n_jobs=1).fit(ROWS, BIO), "encoder Words"),
-        (sf.GPSC(Polynomial(), n_jobs=1).fit(X, Y), "kernel Polynomial"),
+    for model, name, family in (
+        (sf.CRF(features=Words(), n_jobs=1).fit(ROWS, BIO), "encoder Words", "ENCODERS"),
+        (sf.GPSC(Polynomial(), n_jobs=1).fit(X, Y), "kernel Polynomial", "KERNELS"),
     ):
-        with pytest.raises(CapabilityError, match=f"the {name} cannot be saved"):
+        message = rf"the {name} cannot be saved: .* Put @{family}\.register above the class"
+        with pytest.raises(CapabilityError, match=message):
             model.save(tmp_path / "m.sf")
     assert not list(tmp_path.iterdir())
