@@ -51,3 +51,7 @@ class BudgetError(SeqfieldError):
 
 class ModelFileError(SeqfieldError):
     """A model file is damaged, of a newer format, or not a model file at all."""
+
+
+class OutputError(SeqfieldError):
+    """A file cannot be written. What was there before is unchanged."""

@@ -1,97 +1,263 @@
-"""Model files: safetensors arrays and one JSON header. Loading runs no code.
+"""Model files, and how things are saved in them. Loading runs no code.
 
-The header lies in the safetensors metadata under ``seqfield``. A file is written next to its
-final place, flushed to disk and moved over it in one step: whatever happens, the path holds the
-old file or the new one.
+A file is safetensors arrays and one JSON header, which lies in the safetensors metadata under
+``seqfield`` and has a checksum of itself and of the arrays. A file is written next to its final
+place, flushed to disk and moved over it in one step: whatever happens, the path holds the old file
+or the new one.
+
+Whatever is saved gives a `State` and is rebuilt from it (`Saved`). A `Family` knows the classes of
+one kind by name. Parts of a thing go through the same `state` and `restore`, with the names of
+their arrays `prefixed`, and taken from `under` that prefix again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load as parse_safetensors
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as make_safetensors
 
-from seqfield.errors import ModelFileError
+from seqfield.errors import (
+    CapabilityError,
+    InputError,
+    ModelFileError,
+    OutputError,
+    SeqfieldError,
+)
 
-FORMAT = 1
+FORMAT = 2
+Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
+#: what stands in the header for its checksum while that is computed
+_BLANK = "0" * 64
 
-def write_model(path: str | os.PathLike[str], header: dict[str, Any], arrays: Arrays) -> None:
+
+class State(NamedTuple):
+    """What is saved of a thing."""
+
+    header: Header  #: plain JSON
+    arrays: Arrays
+
+
+class Saved(Protocol):
+    """What can be saved. `restore` may take more than was saved, such as sizes to check."""
+
+    def state(self) -> State:
+        """Header and arrays from which `restore` rebuilds it."""
+
+    @classmethod
+    def restore(cls, header: Header, arrays: Arrays, *context: Any, **named: Any) -> Self:
+        """The thing that `state` gave; each index is range-checked."""
+
+
+S = TypeVar("S", bound=Saved)
+P = ParamSpec("P")
+C = TypeVar("C", bound=type[Any])
+
+
+class Family(Generic[S, P]):
+    """Classes that model files name, all of one kind. A file can name no others.
+
+    >>> class Point(NamedTuple):
+    ...     x: int
+    ...
+    ...     def state(self):
+    ...         return State({"x": self.x}, {})
+    ...
+    ...     @classmethod
+    ...     def restore(cls, header, arrays):
+    ...         return cls(int(header["x"]))
+    >>> shapes = Family("shape")
+    >>> Point = shapes.register(Point)
+    >>> shapes.state(Point(3)).header
+    {'class': 'Point', 'x': 3}
+    >>> shapes.restore({"class": "Point", "x": 4}, {})
+    Point(x=4)
+    """
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self._classes: dict[str, type[S]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def register(self, cls: C) -> C:
+        """Class decorator: let model files hold things of this class."""
+        known = self._classes.get(cls.__name__)
+        # a class that is defined again, as in a notebook, takes the place of the old one
+        if known is not None and _home(known) != _home(cls):
+            raise InputError(
+                f"there is a {self.word} {cls.__name__} already, in {known.__module__}; "
+                "give the class another name"
+            )
+        self._classes[cls.__name__] = cls
+        return cls
+
+    def named(self, name: Any) -> type[S]:
+        """The class of this name, or an `InputError`."""
+        if not isinstance(name, str) or name not in self._classes:
+            known = ", ".join(sorted(self._classes))
+            raise InputError(f"unknown {self.word} {name!r}; known are {known}")
+        return self._classes[name]
+
+    def state(self, thing: S) -> State:
+        """What is saved of a thing, with the name of its class."""
+        cls = type(thing)
+        if self._classes.get(cls.__name__) is not cls:
+            raise CapabilityError(
+                f"the {self.word} {cls.__name__} cannot be saved: model files hold registered "
+                f"classes alone. Put @{self.word.upper()}S.register above the class"
+            )
+        header, arrays = thing.state()
+        return State({"class": cls.__name__} | header, arrays)
+
+    def restore(self, header: Any, arrays: Arrays, *context: P.args, **named: P.kwargs) -> S:
+        """The thing of what `state` gave, or an `InputError`; runs no code of the file's."""
+        if not isinstance(header, dict):
+            raise InputError(f"damaged {self.word}: a header is expected, got {header!r}")
+        cls = self.named(header.get("class"))
+        own = {name: value for name, value in header.items() if name != "class"}
+        try:
+            return cls.restore(own, arrays, *context, **named)
+        except SeqfieldError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise InputError(f"damaged {self.word} {cls.__name__}: {error!r}") from error
+
+
+def write_model(path: str | os.PathLike[str], header: Header, arrays: Arrays) -> None:
     """Write a model file atomically."""
-    # ASCII with escapes: even text that UTF-8 cannot hold (lone surrogates) comes back as it was
-    text = json.dumps(header | {"format": FORMAT}, ensure_ascii=True, allow_nan=False)
-    data = make_safetensors(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        metadata={"seqfield": text},
-    )
-    write_atomically(path, data)
+    # safetensors holds the bytes of little-endian numbers, row by row
+    plain = {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        for name, array in arrays.items()
+    }
+    if bad := _not_finite(plain):
+        raise ModelFileError(f"{os.fspath(path)}: not saved: {bad} holds NaN or infinity")
+    try:
+        # ASCII with escapes: text that UTF-8 cannot hold (lone surrogates) comes back as it was
+        blank = json.dumps(
+            {"checksum": _BLANK, "format": FORMAT} | header, ensure_ascii=True, allow_nan=False
+        )
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"{os.fspath(path)}: not saved: {error}") from error
+    text = blank.replace(_BLANK, checksum(blank, plain), 1)
+    write_atomically(path, make_safetensors(plain, metadata={"seqfield": text}))
+
+
+def checksum(text: str, arrays: Arrays) -> str:
+    """SHA-256 of a header, in which the checksum itself is zeros, and of the arrays by name."""
+    order = sorted(arrays)
+    kinds = [[name, arrays[name].dtype.name, arrays[name].shape] for name in order]
+    found = hashlib.sha256(f"{text}\n{json.dumps(kinds)}\n".encode())
+    for name in order:
+        found.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def read_model(path: str | os.PathLike[str]) -> State:
+    """Header and arrays of a model file; anything wrong is a `ModelFileError`."""
+    text, arrays = _read(path)
+    place = os.fspath(path)
+    try:
+        header = json.loads(text)
+        if type(header["format"]) is not int or header["format"] < 1:
+            raise ValueError("no such format")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelFileError(f"{place}: not a seqfield model file") from error
+    if header["format"] > FORMAT:
+        raise ModelFileError(
+            f"{place}: written in format {header['format']}, this version reads format "
+            f"{FORMAT}; a newer seqfield is needed"
+        )
+    if header["format"] < FORMAT:
+        raise ModelFileError(
+            f"{place}: written in format {header['format']} by an unreleased version of "
+            "seqfield; train the model again"
+        )
+    del header["format"]
+    claimed = header.pop("checksum", None)
+    blank = text.replace(str(claimed), _BLANK, 1)
+    if checksum(blank, arrays) != claimed:
+        raise ModelFileError(
+            f"{place}: damaged: the checksum does not fit; copy the file again from its source"
+        )
+    if bad := _not_finite(arrays):
+        raise ModelFileError(f"{place}: damaged: {bad} holds NaN or infinity")
+    return State(header, arrays)
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
+    """The header's text and the arrays of a file, each read once."""
+    place = os.fspath(path)
+    try:
+        with open(path, "rb"):
+            pass  # safe_open does not say what is wrong with a place
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise ModelFileError(f"{place}: cannot read: {_reason(error)}") from error
+    try:
+        with safe_open(place, framework="numpy") as file:
+            text = (file.metadata() or {}).get("seqfield")
+            names = [] if text is None else file.keys()
+            arrays = {name: file.get_tensor(name) for name in names}
+    # a type of numbers that NumPy does not have is none of the first two
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(
+            f"{place}: not a seqfield model file, or one that was cut short or damaged: {error}"
+        ) from error
+    if text is None:
+        raise ModelFileError(f"{place}: not a seqfield model file")
+    return text, arrays
+
+
+def _not_finite(arrays: Arrays) -> str | None:
+    """The name of an array that holds NaN or infinity."""
+    for name, array in arrays.items():
+        if array.dtype.kind in "fc" and not np.isfinite(array).all():
+            return name
+    return None
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at ``path`` by one that holds ``data``, or leave it as it was."""
-    target = Path(path)
+    """Replace the file at ``path`` by one that holds ``data``, or leave it as it was.
+
+    A link stays, and the file that it leads to is replaced.
+    """
     try:
-        if target.exists() and not os.access(target, os.W_OK):
-            raise PermissionError(13, "the file is read-only")
+        target = Path(os.path.realpath(path))
+        there = target.exists()
+        if there and not target.is_file():
+            raise OSError("not a regular file")
+        if there and not os.access(target, os.W_OK):
+            raise OSError("the file is read-only")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-            mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-            os.chmod(name, mode)
+            os.chmod(name, target.stat().st_mode & 0o777 if there else 0o666 & ~_umask())
             os.replace(name, target)
         except BaseException:
             with suppress(OSError):
                 os.unlink(name)
             raise
         _sync_folder(target.parent)
-    except OSError as error:
-        raise ModelFileError(
-            f"{target}: cannot write: {error.strerror or error}; what was there is unchanged"
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise OutputError(
+            f"{os.fspath(path)}: cannot write: {_reason(error)}; what was there is unchanged"
         ) from error
-
-
-def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
-    """Header and arrays of a model file; anything wrong is a `ModelFileError`."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"{os.fspath(path)}: cannot read: {error.strerror}") from error
-    try:
-        size = int.from_bytes(data[:8], "little")
-        outer = json.loads(data[8 : 8 + size]) if len(data) > 8 + size else None
-        header = json.loads(outer["__metadata__"]["seqfield"]) if outer else None
-        if not isinstance(header, dict) or type(header.get("format")) is not int:
-            raise KeyError("format")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelFileError(f"{os.fspath(path)}: not a seqfield model file") from error
-    if header["format"] < 1:
-        raise ModelFileError(f"{os.fspath(path)}: not a seqfield model file")
-    if header["format"] > FORMAT:
-        raise ModelFileError(
-            f"{os.fspath(path)}: written in format {header['format']}, this version reads up to "
-            f"{FORMAT}; a newer seqfield is needed"
-        )
-    try:
-        arrays = parse_safetensors(data)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{os.fspath(path)}: damaged: {error}") from error
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ModelFileError(f"{os.fspath(path)}: damaged: {name} holds NaN or infinity")
-    return header, arrays
 
 
 def prefixed(prefix: str, arrays: Arrays) -> Arrays:
@@ -133,6 +299,14 @@ def label_from_json(thing: Any) -> Any:
     if isinstance(thing, list):
         raise TypeError("a list is no label")
     return thing
+
+
+def _home(cls: type[Any]) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _umask() -> int:

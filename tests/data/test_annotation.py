@@ -11,7 +11,7 @@ import pytest
 
 import seqfield as sf
 from seqfield.data.schemes import get_scheme, spans
-from seqfield.errors import FormatError, InputError, SchemeError, SeqfieldError
+from seqfield.errors import FormatError, InputError, OutputError, SchemeError
 
 WORDS = [["Ana", "Ruiz", "vive", "en", "Ávila"], ["¿", "Quién", "😀", "?"], ["no"]]
 ROWS = [[(word, f"t{t}") for t, word in enumerate(row)] for row in WORDS]
@@ -326,6 +326,6 @@ def test_more_that_cannot_be_written(tmp_path):
         sf.write_labelstudio(tmp_path / "out", [["a"]], [[]], scores=[float("nan")])
     with pytest.raises(InputError, match="but scores has 2"):
         sf.write_labelstudio(tmp_path / "out", [["a"]], scores=[1.0, 2.0])
-    with pytest.raises(SeqfieldError, match="cannot write"):
+    with pytest.raises(OutputError, match="cannot write"):
         sf.write_doccano(tmp_path / "none" / "out", [["a"]])
     assert not list(tmp_path.iterdir())

@@ -30,8 +30,9 @@ from seqfield.kernels import (
     Precomputed,
 )
 from seqfield.kernels.graph import ExtensionWarning, GraphWarning
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 
+from ..support.model_files import forge
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=14, seed=0)
@@ -414,7 +415,7 @@ def test_damaged_arrays_are_refused(name, tmp_path):
             changed = {k: v for k, v in arrays.items() if k != key or bad is not None}
             if bad is not None:
                 changed[key] = np.ascontiguousarray(bad)
-            write_model(path, header, changed)
+            forge(path, header, changed)
             with pytest.raises(ModelFileError):
                 pytest.fail(f"{key} {what}: {sf.load(path)}")
             tried += 1
@@ -445,7 +446,7 @@ def test_damaged_headers_are_refused_or_harmless(name, tmp_path):
             for key in place[:-1]:
                 at = at[key]
             at[place[-1]] = value
-            write_model(path, changed, arrays)
+            forge(path, changed, arrays)
             try:
                 found = sf.load(path)
             except ModelFileError:
@@ -915,7 +916,7 @@ def test_damaged_kernels_as_given(tmp_path):
     assert given["arrays"] == ["kernel/gram"]
     for bad in ([], [["kernel/gram"]], 1, None):
         given["arrays"] = bad
-        write_model(path, header, arrays)
+        forge(path, header, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
 
@@ -934,7 +935,7 @@ def test_kernels_of_earlier_files(tmp_path):
     make(Columns(RBF(1.0), [0, 2])).fit(X, Y).save(path)
     header, arrays = read_model(path)
     header["params"]["kernel"] = {"kernel": None}
-    write_model(path, header, arrays)
+    forge(path, header, arrays)
     np.testing.assert_array_equal(sf.load(path).kernel.columns, [0, 2])
 
 

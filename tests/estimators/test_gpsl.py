@@ -30,11 +30,12 @@ from seqfield.linalg.thin import thin_root
 from seqfield.losses.log import LogLoss
 from seqfield.losses.pseudo import refine
 from seqfield.objectives.objective import Objective
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 from seqfield.variational.em import VariationalEM
 
+from ..support.model_files import forge
 from ..support.sequences import numbers
 
 X, Y = numbers(n=12, seed=0, longest=5)
@@ -725,7 +726,7 @@ def test_damaged_arrays_are_refused(name, models, tmp_path):
             changed = {k: v for k, v in arrays.items() if k != key or bad is not None}
             if bad is not None:
                 changed[key] = np.ascontiguousarray(bad)
-            write_model(path, header, changed)
+            forge(path, header, changed)
             with pytest.raises(ModelFileError):
                 pytest.fail(f"{key} {what}: {sf.load(path)}")
             tried.add((key, what))
@@ -755,7 +756,7 @@ def test_damaged_headers_are_refused_or_harmless(models, tmp_path):
             for key in place[:-1]:
                 at = at[key]
             at[place[-1]] = value
-            write_model(path, changed, arrays)
+            forge(path, changed, arrays)
             try:
                 found = sf.load(path)
             except ModelFileError:

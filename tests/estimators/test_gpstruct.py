@@ -27,7 +27,7 @@ from seqfield.errors import (
 from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
 from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 from seqfield.posteriors.kernel_slice import sample_kernel
 from seqfield.functions.remainder import JITTER, Remainder
 from seqfield.samplers import hamiltonian
@@ -35,6 +35,7 @@ from seqfield.samplers._base import effective_sample_size
 from seqfield.sequences import Sequences, offsets_of
 
 from ..samplers.test_samplers import unevenness
+from ..support.model_files import forge
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=8, seed=0, longest=4)
@@ -928,7 +929,7 @@ def test_files_of_older_versions_have_no_counts(model, tmp_path):
     model.save(path)
     header, arrays = read_model(path)
     del header["model"]["counts"]
-    write_model(path, header, arrays)
+    forge(path, header, arrays)
     again = sf.load(path)
     assert not hasattr(again, "n_iter_")
     again.save(path)
@@ -944,26 +945,26 @@ def test_files_that_are_damaged(model, tmp_path):
     damage = [told | {"seed": bad} for bad in (-1, "x", 1.5, None)]
     damage += [told | {"variance": bad} for bad in (-1.0, "x", None)]
     for bad in (*damage, {}, None, 3):
-        write_model(path, header | {"model": header["model"] | {"remainder": bad}}, arrays)
+        forge(path, header | {"model": header["model"] | {"remainder": bad}}, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
     for bad in ({"n_iter_": -1}, {"n_iter_": "x"}, {"n_evaluations_": 1.5}, {"fit": 1}, None, 3):
-        write_model(path, header | {"model": header["model"] | {"counts": bad}}, arrays)
+        forge(path, header | {"model": header["model"] | {"counts": bad}}, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
     steps = arrays["model/steps"]
     wrong = {"NaN": steps * np.nan, "no draws": steps[:1], "other": steps[:4], "flat": steps[0]}
     for bad in wrong.values():
-        write_model(path, header, arrays | {"model/steps": np.ascontiguousarray(bad)})
+        forge(path, header, arrays | {"model/steps": np.ascontiguousarray(bad)})
         with pytest.raises(ModelFileError):
             sf.load(path)
     # one estimate alone fits its function, but there is nothing to average over
     one = arrays["model/function0/coefficients"][:, :3]
     few = {"model/steps": steps[:1].copy(), "model/function0/coefficients": one.copy()}
-    write_model(path, header, arrays | few)
+    forge(path, header, arrays | few)
     with pytest.raises(ModelFileError, match="no posterior draws"):
         sf.load(path)
-    write_model(path, header, arrays)
+    forge(path, header, arrays)
     np.testing.assert_array_equal(probabilities(sf.load(path), NEW), probabilities(model, NEW))
 
 

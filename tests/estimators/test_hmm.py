@@ -18,7 +18,9 @@ from seqfield.architectures.emissions import FLOOR
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.errors import CapabilityError, InputError, LabelError, ModelFileError
 from seqfield.estimators import hmm
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
+
+from ..support.model_files import forge
 
 LENGTHS = [3, 1, 4, 2, 4, 3]
 S = 3
@@ -573,12 +575,12 @@ def test_damaged_files(kind, tmp_path):
     for name, damage in damages(kind):
         wrong = damage(arrays[name])
         parts = {k: v for k, v in arrays.items() if k != name}
-        write_model(path, header, parts if wrong is None else parts | {name: wrong})
+        forge(path, header, parts if wrong is None else parts | {name: wrong})
         with pytest.raises(ModelFileError, match="damaged"):
             sf.load(path)
     for emission in ("poisson", None, ["gaussian"]):
-        write_model(path, header | {"model": {"emission": emission}}, arrays)
+        forge(path, header | {"model": {"emission": emission}}, arrays)
         with pytest.raises(ModelFileError, match="damaged"):
             sf.load(path)
-    write_model(path, header, arrays)
+    forge(path, header, arrays)
     sf.load(path)

@@ -17,8 +17,9 @@ from seqfield.errors import (
     SeqfieldError,
 )
 from seqfield.kernels import RBF, Graph, Linear, Polynomial, Precomputed
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 
+from ..support.model_files import forge
 from ..support.sequences import numbers
 
 X, Y = numbers(n=14, seed=0)
@@ -318,7 +319,7 @@ DAMAGE = {
     "vertex model": lambda h, a: h["model"].update(edges=False),
     "one kernel": lambda h, a: h["model"]["kernels"].pop(),
     "no functions": lambda h, a: h["model"].update(kernels=[], functions=[]),
-    "unknown kernel": lambda h, a: h["model"]["kernels"][0].update(kernel="Magic"),
+    "unknown kernel": lambda h, a: h["model"]["kernels"][0].update({"class": "Magic"}),
     "bad kernel": lambda h, a: h["model"]["kernels"][0]["own"].update(length_scale=-1.0),
     "number of tokens": lambda h, a: h["model"].update(tokens="many"),
     "no header": lambda h, a: h.pop("model"),
@@ -332,7 +333,7 @@ def test_damaged_files_are_refused(what, tmp_path):
     header, arrays = read_model(path)
     arrays = {key: array.copy() for key, array in arrays.items()}
     DAMAGE[what](header, arrays)
-    write_model(path, header, {k: np.ascontiguousarray(v) for k, v in arrays.items()})
+    forge(path, header, {k: np.ascontiguousarray(v) for k, v in arrays.items()})
     with pytest.raises(ModelFileError):
         sf.load(path)
 

@@ -87,5 +87,6 @@ def test_what_is_not_an_encoder(features):
 
 
 def test_table_of_encoders():
-    assert {cls.__name__: cls for cls in (Attributes, Numeric, Template, Window, Words)} == ENCODERS
-    assert all(issubclass(cls, Encoder) for cls in ENCODERS.values())
+    found = {name: ENCODERS.named(name) for name in ENCODERS}
+    assert found == {cls.__name__: cls for cls in (Attributes, Numeric, Template, Window, Words)}
+    assert all(issubclass(cls, Encoder) for cls in found.values())

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from seqfield.errors import InputError
-from seqfield.kernels import RBF, Callable, Columns, Linear, Normalized, Precomputed, restore
+from seqfield.kernels import KERNELS, RBF, Callable, Columns, Linear, Normalized, Precomputed
 
 NAMES = ["w=a", "tag=N", "w=b", "tag=V", "w"]
 
@@ -25,7 +25,7 @@ def test_prefix():
     assert fitted.right.kernel.kernel.length_scale == RBF().fit(x[:, [1, 3]]).length_scale
     expected = x @ x.T + 2 * RBF().fit(x[:, [1, 3]])(x[:, [1, 3]])
     np.testing.assert_allclose(fitted(x), expected, rtol=1e-13)
-    copy = restore(*fitted.state())
+    copy = KERNELS.restore(*KERNELS.state(fitted))
     np.testing.assert_array_equal(copy(x), fitted(x))
     np.testing.assert_array_equal(clone(fitted)(x), fitted(x))
 
@@ -65,8 +65,8 @@ def test_prefix_before_fit():
     ids=repr,
 )
 def test_columns_as_given_come_back_from_a_file(columns):
-    header, arrays = Columns(Linear(), columns).state()
-    again = restore(json.loads(json.dumps(header)), arrays)
+    header, arrays = KERNELS.state(Columns(Linear(), columns))
+    again = KERNELS.restore(json.loads(json.dumps(header)), arrays)
     assert type(again.columns) is (np.ndarray if columns == [] else type(columns))
     for width in (5, 4):  # what a slice or a number from the end stands for depends on the data
         x, names = np.eye(width), NAMES[:width]
@@ -96,10 +96,10 @@ def test_columns_as_given_come_back_from_a_file(columns):
     ids=repr,
 )
 def test_damaged_columns_as_given(columns):
-    header, _ = Columns(Linear(), "w").state()
+    header, _ = KERNELS.state(Columns(Linear(), "w"))
     for own in ({"columns": columns}, {"columns": "w", "more": 1}, {"other": "w"}):
         with pytest.raises(InputError):
-            restore(header | {"own": own}, {})
+            KERNELS.restore(header | {"own": own}, {})
 
 
 @pytest.mark.parametrize("columns", [slice("a", "b"), slice(0, 2, 0), slice(0.5, None)], ids=repr)
@@ -206,7 +206,7 @@ def test_precomputed():
     np.testing.assert_array_equal(fitted(x, [[1]]), [[0.5], [1.0], [0.5]])
     np.testing.assert_array_equal(fitted(sp.csr_array(x), [[1]]), [[0.5], [1.0], [0.5]])
     np.testing.assert_array_equal(fitted.diagonal(x), [1.0, 2.0, 1.0])
-    np.testing.assert_array_equal(restore(*fitted.state())(x), fitted(x))
+    np.testing.assert_array_equal(KERNELS.restore(*KERNELS.state(fitted))(x), fitted(x))
     np.testing.assert_allclose(
         Normalized(kernel)(x, [[1]]), [[0.5 / np.sqrt(2)], [0.5], [0.5 / np.sqrt(2)]], rtol=1e-14
     )
@@ -243,7 +243,7 @@ def test_gram_in_other_forms():
     x = np.array([[2], [0], [2]])
     for gram in (sp.csr_array(GRAM), sp.coo_matrix(GRAM), GRAM.tolist(), GRAM.astype(np.float32)):
         kernel = Precomputed(gram)
-        for one in (kernel, kernel.fit(x), clone(kernel), restore(*kernel.state())):
+        for one in (kernel, kernel.fit(x), clone(kernel), KERNELS.restore(*KERNELS.state(kernel))):
             np.testing.assert_array_equal(one(x), GRAM[np.ix_([2, 0, 2], [2, 0, 2])])
             np.testing.assert_array_equal(one.diagonal(x), [1.0, 2.0, 1.0])
 

@@ -10,10 +10,10 @@ from seqfield.errors import InputError
 from seqfield.kernels import RBF, Graph, Kernel, Linear, Normalized, Polynomial, Precomputed
 from seqfield.kernels.covariance import Explicit, Factored, LowRank, Matrix, OnDemand, span
 from seqfield.kernels.functions import (
+    FUNCTIONS,
     Expanded,
     Span,
     matrix_state,
-    restore_function,
     restore_matrix,
 )
 
@@ -295,20 +295,20 @@ def test_damaged_matrices_are_refused(x, change):
 def test_functions_come_back(form):
     build, kernel, x = FORMS[form]
     function = build().function(np.random.default_rng(3).normal(size=(N, 4)))
-    again = restore_function(*function.state(), kernel, WIDTH, 4)
+    again = FUNCTIONS.restore(*FUNCTIONS.state(function), kernel, WIDTH, 4)
     assert type(again) is type(function)
     np.testing.assert_array_equal(again.values(x), function.values(x))
     with pytest.raises(InputError, match="coefficients"):
-        restore_function(*function.state(), kernel, WIDTH, 5)
+        FUNCTIONS.restore(*FUNCTIONS.state(function), kernel, WIDTH, 5)
     with pytest.raises(InputError, match="fit"):
-        restore_function(*function.state(), kernel, WIDTH + 1, 4)
-    header, arrays = function.state()
+        FUNCTIONS.restore(*FUNCTIONS.state(function), kernel, WIDTH + 1, 4)
+    header, arrays = FUNCTIONS.state(function)
     bad = arrays["coefficients"].copy()
     bad[0, 0] = np.nan
     with pytest.raises(InputError, match="finite"):
-        restore_function(header, {**arrays, "coefficients": bad}, kernel, WIDTH, 4)
+        FUNCTIONS.restore(header, {**arrays, "coefficients": bad}, kernel, WIDTH, 4)
     with pytest.raises(InputError, match="fit"):
-        restore_function(header, {**arrays, "coefficients": bad[1:]}, kernel, WIDTH, 4)
+        FUNCTIONS.restore(header, {**arrays, "coefficients": bad[1:]}, kernel, WIDTH, 4)
 
 
 def test_kinds_of_function():

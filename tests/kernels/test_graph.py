@@ -11,9 +11,8 @@ from sklearn.base import clone
 from sklearn.neighbors import kneighbors_graph
 
 from seqfield.errors import BudgetError, CapabilityError, InputError
-from seqfield.kernels import RBF, Columns, _neighbours, graph
-from seqfield.kernels._base import restore
-from seqfield.kernels.explicit import restore as restore_expansion
+from seqfield.kernels import KERNELS, RBF, Columns, _neighbours, graph
+from seqfield.kernels.explicit import EXPANSIONS
 from seqfield.kernels.graph import Diagnosis, ExtensionWarning, Graph, GraphWarning, diagnose
 
 SEED = 5
@@ -472,12 +471,12 @@ def test_expansion():
     assert k.expansion(x[:19]) is None
     with pytest.raises(BudgetError, match="20 graph features of 100 tokens"):
         k.expansion(x, budget=1000)
-    again = restore_expansion(*features.state())
+    again = EXPANSIONS.restore(*EXPANSIONS.state(features))
     assert np.array_equal(again.transform(x), phi)
-    header, arrays = features.state()
-    header["own"] = RBF(1.0).state()[0]
-    with pytest.raises(InputError, match="not of a graph kernel"):
-        restore_expansion(header, arrays)
+    header, arrays = EXPANSIONS.state(features)
+    header["own"] = RBF(1.0).state().header
+    with pytest.raises(InputError, match="damaged kernel: Graph takes"):
+        EXPANSIONS.restore(header, arrays)
 
 
 def through_json(state):
@@ -491,7 +490,7 @@ def test_restored_is_the_same(sparse, choice):
     x = cloud(80)
     x = sp.csr_array(x) if sparse else x
     k = Graph(5, shift=0.1, n_components=30, **choice).fit(x)
-    again = restore(*through_json(k.state()))
+    again = KERNELS.restore(*through_json(KERNELS.state(k)))
     assert repr(again) == repr(k)
     assert np.array_equal(again(x), k(x))
     with pytest.warns(ExtensionWarning):
@@ -499,7 +498,7 @@ def test_restored_is_the_same(sparse, choice):
     with pytest.warns(ExtensionWarning):
         assert np.array_equal(new, k(x * 1.01, x))
     assert np.array_equal(again.components(x), k.components(x))
-    unfitted = restore(*through_json(Graph(7).state()))
+    unfitted = KERNELS.restore(*through_json(KERNELS.state(Graph(7))))
     assert unfitted.get_params() == Graph(7).get_params()
 
 
@@ -548,18 +547,18 @@ def damages():
 @pytest.mark.parametrize("damage", list(damages()))
 def test_damaged_arrays_are_refused(damage):
     k = Graph(5, shift=0.1, weights="heat").fit(sp.csr_array(cloud(80)))
-    header, arrays = through_json(k.state())
-    restore(header, arrays)
+    header, arrays = through_json(KERNELS.state(k))
+    KERNELS.restore(header, arrays)
     damage(arrays)
     with pytest.raises(InputError, match="damaged"):
-        restore(header, arrays)
+        KERNELS.restore(header, arrays)
 
 
 def test_damaged_headers_are_refused():
-    header, arrays = through_json(Graph(5).fit(cloud(80)).state())
+    header, arrays = through_json(KERNELS.state(Graph(5).fit(cloud(80))))
     for name, value in [("n_neighbors", 100), ("weights", "heat"), ("metric", 3), ("shift", 0)]:
         with pytest.raises(InputError):
-            restore(header | {"own": header["own"] | {name: value}}, arrays)
+            KERNELS.restore(header | {"own": header["own"] | {name: value}}, arrays)
     del header["own"]["metric"]
     with pytest.raises(InputError, match="damaged"):
-        restore(header, arrays)
+        KERNELS.restore(header, arrays)

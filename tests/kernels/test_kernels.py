@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from seqfield.errors import CapabilityError, InputError
 from seqfield.kernels import (
+    KERNELS,
     RBF,
     Callable,
     Columns,
@@ -27,9 +28,7 @@ from seqfield.kernels import (
     Scaled,
     Sum,
     as_kernel,
-    restore,
 )
-from seqfield.kernels._base import KERNELS
 from seqfield.kernels.gram import gram
 
 WIDTH = 6
@@ -196,9 +195,9 @@ def test_state(kernel):
     fitted = kernel.fit(tokens())
     if not kernel.trusted:
         with pytest.raises(CapabilityError, match="model files hold no code"):
-            fitted.state()
+            KERNELS.state(fitted)
         return
-    copy = restore(*fitted.state())
+    copy = KERNELS.restore(*KERNELS.state(fitted))
     assert type(copy) is type(kernel)
     x = tokens()
     np.testing.assert_array_equal(copy.fit(x)(x), kernel.fit(x)(x))
@@ -547,44 +546,44 @@ def test_abstract():
         None,
         [],
         {},
-        {"kernel": "os.system", "own": {}, "parts": {}},
-        {"kernel": ["Linear"], "own": {}, "parts": {}},
-        {"kernel": "_Stationary", "own": {"length_scale": 1.0}, "parts": {}},
-        {"kernel": "Linear", "own": {"x": 1}, "parts": {}},
-        {"kernel": "RBF", "own": {}, "parts": {}},
-        {"kernel": "RBF", "own": {"length_scale": [1.0]}, "parts": {}},
-        {"kernel": "RBF", "own": {"length_scale": -1.0}, "parts": {}},
-        {"kernel": "Normalized", "own": {}, "parts": {}},
-        {"kernel": "Normalized", "own": {}, "parts": {"kernel": None}},
-        {"kernel": "Linear", "own": {}, "parts": {"kernel": {}}},
-        {"kernel": "Callable", "own": {"function": "print"}, "parts": {}},
-        {"kernel": "Precomputed", "own": {}, "parts": {}},
-        {"kernel": "Columns", "own": {}, "parts": {"kernel": Linear().state()[0]}},
+        {"class": "os.system", "own": {}, "parts": {}},
+        {"class": ["Linear"], "own": {}, "parts": {}},
+        {"class": "_Stationary", "own": {"length_scale": 1.0}, "parts": {}},
+        {"class": "Linear", "own": {"x": 1}, "parts": {}},
+        {"class": "RBF", "own": {}, "parts": {}},
+        {"class": "RBF", "own": {"length_scale": [1.0]}, "parts": {}},
+        {"class": "RBF", "own": {"length_scale": -1.0}, "parts": {}},
+        {"class": "Normalized", "own": {}, "parts": {}},
+        {"class": "Normalized", "own": {}, "parts": {"kernel": None}},
+        {"class": "Linear", "own": {}, "parts": {"kernel": {}}},
+        {"class": "Callable", "own": {"function": "print"}, "parts": {}},
+        {"class": "Precomputed", "own": {}, "parts": {}},
+        {"class": "Columns", "own": {}, "parts": {"kernel": KERNELS.state(Linear()).header}},
     ],
     ids=str,
 )
 def test_damaged_state(header):
     with pytest.raises(InputError):
-        restore(header, {})
+        KERNELS.restore(header, {})
 
 
 @pytest.mark.parametrize(
     "columns", [np.array([-1]), np.array([0.5]), np.zeros((1, 1), np.int64)], ids=str
 )
 def test_damaged_columns(columns):
-    header, _ = Columns(Linear(), [0]).state()
+    header, _ = KERNELS.state(Columns(Linear(), [0]))
     with pytest.raises(InputError):
-        restore(header, {"columns": columns})
+        KERNELS.restore(header, {"columns": columns})
 
 
 def test_columns_of_a_file_are_checked_at_use():
-    header, arrays = Columns(Linear(), [0, 9]).state()
+    header, arrays = KERNELS.state(Columns(Linear(), [0, 9]))
     with pytest.raises(InputError, match="column 9 of tokens that have 6"):
-        restore(header, arrays)(tokens())
+        KERNELS.restore(header, arrays)(tokens())
 
 
 @pytest.mark.parametrize("gram", [np.zeros((2, 3)), np.eye(2, dtype=np.float32), np.zeros(4)])
 def test_damaged_gram(gram):
-    header, _ = Precomputed(np.eye(2)).state()
+    header, _ = KERNELS.state(Precomputed(np.eye(2)))
     with pytest.raises(InputError):
-        restore(header, {"gram": gram})
+        KERNELS.restore(header, {"gram": gram})

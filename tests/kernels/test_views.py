@@ -11,13 +11,13 @@ import scipy.sparse as sp
 import seqfield as sf
 from seqfield.errors import InputError
 from seqfield.kernels import (
+    KERNELS,
     RBF,
     Columns,
     Graph,
     InverseFrequency,
     Linear,
     Normalized,
-    restore,
 )
 from seqfield.kernels.graph import GraphWarning
 
@@ -75,10 +75,10 @@ def test_misuse():
 
 @pytest.mark.parametrize("weights", [np.ones((2, 2)), np.array([1.0, -1.0]), np.array([1, 2])])
 def test_damaged_files(weights):
-    header, arrays = InverseFrequency(Linear()).fit(binary()).state()
+    header, arrays = KERNELS.state(InverseFrequency(Linear()).fit(binary()))
     assert set(arrays) == {"weights"}
     with pytest.raises(InputError, match="needs positive weights"):
-        restore(header, {"weights": weights})
+        KERNELS.restore(header, {"weights": weights})
 
 
 def test_in_a_model(tmp_path):

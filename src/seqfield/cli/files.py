@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from seqfield.errors import CapabilityError, FormatError, InputError, LabelError
+from seqfield.errors import CapabilityError, FormatError, LabelError, OutputError
 
 Row = tuple[str, ...]
 Rows = list[list[Row]]
@@ -134,11 +134,11 @@ def check_output(path: str) -> None:
     """Refuse a place that cannot be written, before any work is done for it."""
     target = Path(path)
     if target.exists() and not target.is_file():
-        raise InputError(f"{path}: cannot write: not a regular file")
+        raise OutputError(f"{path}: cannot write: not a regular file")
     if not target.parent.is_dir():
-        raise InputError(f"{path}: cannot write: the folder {target.parent} does not exist")
+        raise OutputError(f"{path}: cannot write: the folder {target.parent} does not exist")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise InputError(f"{path}: cannot write: permission denied")
+        raise OutputError(f"{path}: cannot write: permission denied")
 
 
 def write(chunks: Iterable[str], path: str, encoding: str) -> None:

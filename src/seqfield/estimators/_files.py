@@ -19,8 +19,8 @@ from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
 from seqfield.features import ENCODERS, Encoder
-from seqfield.functions import FUNCTIONS, Shape
-from seqfield.kernels import Kernel, restore
+from seqfield.functions import LEARNED, Shape
+from seqfield.kernels import KERNELS, Kernel
 from seqfield.labels import LabelSet
 from seqfield.persist import (
     Arrays,
@@ -76,8 +76,8 @@ def register(cls: type[Any]) -> type[Any]:
 def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator."""
     encoder: Encoder = model.features_
-    features, feature_arrays = encoder.state()
-    function, arrays = model.function_.state()
+    features, feature_arrays = ENCODERS.state(encoder)
+    function, arrays = LEARNED.state(model.function_)
     header = {
         "library": _version(),
         "class": type(model).__name__,
@@ -86,8 +86,8 @@ def save(model: SequenceEstimator, path: str | os.PathLike[str]) -> None:
         "n_features": model.n_features_in_,
         "notes": model.notes_,
         "calibration": None if model.calibration_ is None else model.calibration_.state(),
-        "features": {"class": type(encoder).__name__, **features},
-        "function": {"class": type(model.function_).__name__, **function},
+        "features": features,
+        "function": function,
         "facts": {name: _number(value) for name, value in _facts(model).items()},
     }
     arrays = prefixed("function", arrays) | prefixed("features", feature_arrays)
@@ -129,17 +129,14 @@ def _restored(header: dict[str, Any], arrays: Arrays) -> SequenceEstimator:
     model.calibration_ = None
     if header["calibration"] is not None:
         model.calibration_ = Calibration.restore(header["calibration"], len(labels))
-    features = header["features"]
-    encoder = ENCODERS[features["class"]].restore(features, under("features", arrays))
+    encoder = ENCODERS.restore(header["features"], under("features", arrays))
     if encoder.sizes()[0] != shape.n_features:
         raise InputError("wrong number of features")
     model.features_ = encoder
     model.constraint_ = _constraint(under("allowed", arrays), len(labels))
-    function = header["function"]
-    kind = FUNCTIONS[function["class"]]
-    if kind not in model.learns:
-        raise InputError(f"{name} does not learn a {function['class']}")
-    model.function_ = kind.restore(function, under("function", arrays), shape)
+    model.function_ = LEARNED.restore(header["function"], under("function", arrays), shape)
+    if type(model.function_) not in model.learns:
+        raise InputError(f"{name} does not learn a {type(model.function_).__name__}")
     for fact, value in header["facts"].items():
         if fact not in FACTS:
             raise InputError(f"unknown number {fact!r}")
@@ -210,7 +207,7 @@ def _param_from_json(thing: Any) -> Any:
     if isinstance(thing, dict):
         if "encoder" in thing:
             inner = {k: _param_from_json(v) for k, v in thing["params"].items()}
-            return ENCODERS[thing["encoder"]](**inner)
+            return ENCODERS.named(thing["encoder"])(**inner)
         if "kernel" in thing:
             return Given(thing["kernel"], thing.get("arrays", []))
         if "list" in thing:
@@ -226,7 +223,7 @@ def _kernel_to_json(kernel: Kernel) -> Any:
     """A kernel as given: its header and the names of its arrays, as the fitted kernel is saved with
     the same ones; no header for one that can be saved only when fitted."""
     try:
-        header, arrays = kernel.state()
+        header, arrays = KERNELS.state(kernel)
     except CapabilityError:
         return {"kernel": None}
     return {"kernel": header} | ({"arrays": sorted(arrays)} if arrays else {})
@@ -239,11 +236,11 @@ def _with_fitted(given: Any, fitted: Any) -> Any:
     if not isinstance(given, Given):
         return given
     # one kernel may be fitted for each label, on the same tokens
-    _, held = (fitted[0] if isinstance(fitted, list) else fitted).state()
+    _, held = KERNELS.state(fitted[0] if isinstance(fitted, list) else fitted)
     # they differ in what they hold if the argument was changed after fitting
     if given.header is None or not set(given.arrays) <= set(held):
         return fitted
-    return restore(given.header, {name: held[name] for name in given.arrays})
+    return KERNELS.restore(given.header, {name: held[name] for name in given.arrays})
 
 
 def _version() -> str:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from seqfield.errors import InputError
-from seqfield.features._base import Encoder
+from seqfield.features._base import ENCODERS, Encoder
 from seqfield.features.attributes import EDGE, Attributes
 from seqfield.features.spelling import Words
 from seqfield.features.template import Template
@@ -28,11 +28,6 @@ __all__ = [
     "Words",
     "resolve",
 ]
-
-#: encoders by class name, as model files name them
-ENCODERS: dict[str, type[Encoder]] = {
-    encoder.__name__: encoder for encoder in (Attributes, Numeric, Template, Window, Words)
-}
 
 
 def resolve(features: Any, X: Any) -> Encoder:

@@ -12,9 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield.errors import InputError
+from seqfield.persist import Arrays, Family, Header, State
 from seqfield.sequences import Offsets, Sequences, offsets_of
 
-State = tuple[dict[str, Any], dict[str, np.ndarray]]
+#: encoders that model files can hold
+ENCODERS: Family[Encoder, []] = Family("encoder")
 
 
 # scikit-learn has no types, so its classes are Any to mypy
@@ -56,7 +58,7 @@ class Encoder(TransformerMixin, BaseEstimator, ABC):
 
     @classmethod
     @abstractmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted encoder from what `state` gave."""
 
     def __sklearn_is_fitted__(self) -> bool:

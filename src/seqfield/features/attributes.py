@@ -14,13 +14,14 @@ from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import InputError
 from seqfield.features._base import (
-    State,
+    ENCODERS,
     TokenEncoder,
     by_frequency,
     check_options,
     pack_strings,
     unpack_strings,
 )
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Offsets, Sequences, place_of
 
 #: the key of a token's dict that holds its edge features
@@ -29,6 +30,7 @@ EDGE = "__edge__"
 _SEVERAL = (list, tuple, set, frozenset)
 
 
+@ENCODERS.register
 class Attributes(TokenEncoder):
     """Features given token by token, as CRFsuite takes them.
 
@@ -121,14 +123,14 @@ class Attributes(TokenEncoder):
             "has_edge": self._has_edge,
         }
         if self.hash_bits is not None:
-            return header, {}
+            return State(header, {})
         arrays = pack_strings(list(self._node))
         if self._has_edge:
             arrays |= {f"edge_{k}": v for k, v in pack_strings(list(self._edge)).items()}
-        return header, arrays
+        return State(header, arrays)
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted encoder from a model file."""
         self = cls(int(header["min_freq"]), header["hash_bits"])
         self._prepare()

@@ -9,9 +9,10 @@ import numpy as np
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.features._base import State, TokenEncoder, pack_strings, unpack_strings
+from seqfield.features._base import ENCODERS, TokenEncoder, pack_strings, unpack_strings
 from seqfield.features._vocabulary import MAX_COLUMNS, Line, Values, Vocabulary, columns_of
 from seqfield.features.window import centred
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Offsets, Sequences
 
 _SENT_INI = "SENT INI"
@@ -87,6 +88,7 @@ _VALUED: dict[str, Callable[[str], str]] = {
 _YES = ""
 
 
+@ENCODERS.register
 class Words(TokenEncoder):
     """Words and spelling attributes in a window around each token.
 
@@ -225,10 +227,10 @@ class Words(TokenEncoder):
     def state(self) -> State:
         """Header and arrays for a model file."""
         header = self.get_params() | {"n_columns": self.n_columns_}
-        return header, {"node": self._node.combos} | pack_strings(self._values.learned())
+        return State(header, {"node": self._node.combos} | pack_strings(self._values.learned()))
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted encoder from a model file; every code is range-checked."""
         self = cls(**{name: header[name] for name in cls().get_params()})
         self._prepare(header["n_columns"])

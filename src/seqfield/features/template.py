@@ -24,7 +24,13 @@ from sklearn.utils import murmurhash3_32
 
 from seqfield.errors import FormatError, InputError
 from seqfield.features import _intern
-from seqfield.features._base import State, TokenEncoder, check_options, pack_strings, unpack_strings
+from seqfield.features._base import (
+    ENCODERS,
+    TokenEncoder,
+    check_options,
+    pack_strings,
+    unpack_strings,
+)
 from seqfield.features._vocabulary import (
     MAX_COLUMNS,
     MAX_REACH,
@@ -35,6 +41,7 @@ from seqfield.features._vocabulary import (
     columns_of,
     encode,
 )
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Offsets, Sequences
 
 _MACRO = re.compile(r"%x\[(-?\d+),(\d+)\]")
@@ -73,6 +80,7 @@ def parse_template(text: str, path: str = "<template>") -> list[Line]:
     return lines
 
 
+@ENCODERS.register
 class Template(TokenEncoder):
     """Features from a CRF++ template over token rows.
 
@@ -197,14 +205,14 @@ class Template(TokenEncoder):
         """Header and arrays for a model file."""
         header = {"text": self.text_, "min_freq": self.min_freq, "hash_bits": self.hash_bits}
         if self.hash_bits is not None:  # nothing was learned
-            return header, {}
+            return State(header, {})
         arrays = {"node": self._node.combos}
         if self._edge is not None:
             arrays["edge"] = self._edge.combos
-        return header, arrays | pack_strings(self._values.learned())
+        return State(header, arrays | pack_strings(self._values.learned()))
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted template from a model file; every code is range-checked."""
         self = cls(header["text"], int(header["min_freq"]), header["hash_bits"])
         self._prepare(header["text"], "<model file>")

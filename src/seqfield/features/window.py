@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.features._base import Encoder, State
+from seqfield.features._base import ENCODERS, Encoder
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Sequences, as_sequences
 
 #: far beyond any use: a larger window is a mistake
@@ -33,6 +34,7 @@ def centred(size: int) -> dict[int, str]:
     return {d: f"[{d:+d}]" if d else "[0]" for d in range(-reach, reach + 1)}
 
 
+@ENCODERS.register
 class Numeric(Encoder):
     """Numeric X as it is; its number of features must stay what it was in training.
 
@@ -78,10 +80,12 @@ class Numeric(Encoder):
 
     def state(self) -> State:
         """Header for a model file; there are no arrays."""
-        return self.get_params() | {"n_features": self.n_features_in_, "n_edge": self.n_edge_}, {}
+        return State(
+            self.get_params() | {"n_features": self.n_features_in_, "n_edge": self.n_edge_}, {}
+        )
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted encoder from a model file."""
         self = cls(**{name: int(header[name]) for name in cls().get_params()})
         self.n_features_in_, self.n_edge_ = int(header["n_features"]), int(header["n_edge"])
@@ -90,6 +94,7 @@ class Numeric(Encoder):
         return self
 
 
+@ENCODERS.register
 class Window(Numeric):
     """Each token gets the numeric features of a centred window around it.
 

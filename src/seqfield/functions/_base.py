@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.persist import Arrays
+from seqfield.persist import Arrays, Family, Header, State
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
-State = tuple[dict[str, Any], Arrays]
 
 
 class Shape(NamedTuple):
@@ -55,8 +54,12 @@ class Learned(ABC):
 
     @classmethod
     @abstractmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
+
+
+#: functions that model files may hold
+LEARNED: Family[Learned, [Shape]] = Family("learned function")
 
 
 def checked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from seqfield._parallel import run
 from seqfield.architectures.emissions import KINDS, Gaussian, Multinomial
 from seqfield.chain import ChainScores
 from seqfield.errors import CapabilityError, InputError
-from seqfield.functions._base import Floats, Learned, Shape, State, checked
-from seqfield.persist import Arrays
+from seqfield.functions._base import LEARNED, Floats, Learned, Shape, checked
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Sequences
 
 #: tokens scored in one piece
@@ -46,6 +46,7 @@ class Steps(NamedTuple):
         return Steps(start, np.ascontiguousarray(after[:, :-1]), after[:, -1].copy())
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class EmissionFunction(Learned):
     """Emissions and the logarithms of the probabilities of steps."""
@@ -75,10 +76,10 @@ class EmissionFunction(Learned):
             possible = np.isfinite(part)
             arrays[name] = np.where(possible, part, 0.0)
             arrays[f"{name}.possible"] = possible.astype(np.uint8)
-        return {"emission": self.emission.kind}, arrays
+        return State({"emission": self.emission.kind}, arrays)
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave."""
         s, d = shape
         kind = KINDS[header["emission"]]

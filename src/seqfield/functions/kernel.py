@@ -9,15 +9,16 @@ import numpy as np
 
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.functions._base import Floats, Learned, Shape, State
+from seqfield.functions._base import LEARNED, Floats, Learned, Shape
 from seqfield.functions.remainder import Remainder
-from seqfield.kernels import Kernel, restore
+from seqfield.kernels import KERNELS, Kernel
 from seqfield.kernels.covariance import Root
-from seqfield.kernels.functions import Function, Span, restore_function
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.kernels.functions import FUNCTIONS, Function, Span
+from seqfield.persist import Arrays, Header, State, prefixed, under
 from seqfield.sequences import Sequences
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class KernelFunction(Learned):
     """A sum of parts, one for each kernel, and transition scores ``steps`` (S, S).
@@ -58,10 +59,10 @@ class KernelFunction(Learned):
     def state(self) -> State:
         """Header and arrays for a model file."""
         header, arrays = parts_state(self.kernels, self.parts)
-        return header | {"edges": self.edges}, arrays | {"steps": self.steps}
+        return State(header | {"edges": self.edges}, arrays | {"steps": self.steps})
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         s, edges = shape.n_labels, bool(header["edges"])
         steps = _steps(arrays, (s, s))
@@ -69,6 +70,7 @@ class KernelFunction(Learned):
         return cls(kernels, parts, steps, edges)
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class DrawnFunction(Learned):
     """A point estimate and draws from the posterior, over which predictions average.
@@ -151,10 +153,10 @@ class DrawnFunction(Learned):
     def state(self) -> State:
         """Header and arrays for a model file."""
         header, arrays = parts_state([self.span.kernel], [self.span])
-        return header | {"remainder": self.remainder.state()}, arrays | {"steps": self.steps}
+        return State(header | {"remainder": self.remainder.state()}, arrays | {"steps": self.steps})
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         s, n = shape.n_labels, len(arrays["steps"])
         if n < 2:
@@ -172,23 +174,23 @@ def parts_state(kernels: list[Kernel], parts: list[Function]) -> State:
     header: dict[str, Any] = {"kernels": [], "functions": []}
     arrays: Arrays = {}
     for k, (kernel, function) in enumerate(zip(kernels, parts, strict=True)):
-        for name, part in (("kernel", kernel), ("function", function)):
-            own, held = part.state()
+        states = ("kernel", KERNELS.state(kernel)), ("function", FUNCTIONS.state(function))
+        for name, (own, held) in states:
             header[name + "s"].append(own)
             arrays |= prefixed(f"{name}{k}", held)
-    return header, arrays
+    return State(header, arrays)
 
 
 def restored_parts(
-    header: dict[str, Any], arrays: Arrays, shape: Shape, n_columns: int
+    header: Header, arrays: Arrays, shape: Shape, n_columns: int
 ) -> tuple[list[Kernel], list[Function]]:
     """What `parts_state` gave."""
     kernels: list[Kernel] = []
     parts: list[Function] = []
     for k, (own, function) in enumerate(zip(header["kernels"], header["functions"], strict=True)):
-        kernel = restore(own, under(f"kernel{k}", arrays))
+        kernel = KERNELS.restore(own, under(f"kernel{k}", arrays))
         found = under(f"function{k}", arrays)
-        part = restore_function(function, found, kernel, shape.n_features, n_columns)
+        part = FUNCTIONS.restore(function, found, kernel, shape.n_features, n_columns)
         if isinstance(part, Span) and part.n_tokens:
             kernel.diagonal(part.tokens[:1])  # a kernel that does not fit fails here
         kernels.append(kernel)

@@ -12,11 +12,12 @@ from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.architectures.linear import Linear, Map
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.functions._base import Floats, Learned, Shape, State
-from seqfield.persist import Arrays
+from seqfield.functions._base import LEARNED, Floats, Learned, Shape
+from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Sequences
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class LinearFunction(Learned):
     """Scores that are linear in features: an architecture and its weights."""
@@ -48,10 +49,10 @@ class LinearFunction(Learned):
         if a.edge is not None:
             header["edge"] = _map_header(a.edge)
             arrays |= _map_arrays("edge", a.edge)
-        return header, arrays
+        return State(header, arrays)
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         s = shape.n_labels
         node = _restored_map("node", header["node"], arrays, s)
@@ -72,6 +73,7 @@ class LinearFunction(Learned):
         return cls(architecture, theta)
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class BoostedFunction(LinearFunction):
     """Weights that were chosen one by one.
@@ -86,10 +88,10 @@ class BoostedFunction(LinearFunction):
     def state(self) -> State:
         """Header and arrays for a model file."""
         header, arrays = super().state()
-        return header | {"refitted": self.refitted}, arrays | {"path": self.path}
+        return State(header | {"refitted": self.refitted}, arrays | {"path": self.path})
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         plain = LinearFunction.restore(header, arrays, shape)
         path = np.asarray(arrays["path"], np.float64)

@@ -14,14 +14,14 @@ from seqfield._checks import number
 from seqfield._warn import warn
 from seqfield.chain import ChainScores
 from seqfield.errors import CapabilityError, InputError
-from seqfield.functions._base import Floats, Learned, Shape, State, checked
+from seqfield.functions._base import LEARNED, Floats, Learned, Shape, checked
 from seqfield.functions.kernel import parts_state, restored_parts
 from seqfield.functions.latent import Halves, labels_of
 from seqfield.kernels import Kernel
 from seqfield.kernels.functions import Span
 from seqfield.labels import Targets
 from seqfield.losses.pseudo import Refined, Terms, log_sum_exp, refine
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.persist import Arrays, Header, State, prefixed, under
 from seqfield.sequences import Sequences
 
 #: rounds of refining probabilities, besides one for each token of a sequence
@@ -30,6 +30,7 @@ ROUNDS = 5000
 FARTHEST = 10**6
 
 
+@LEARNED.register
 @dataclass(frozen=True, eq=False)
 class NeighbourFunction(Learned):
     """The Gaussian posterior of a pseudo-likelihood model, and how it predicts.
@@ -131,10 +132,10 @@ class NeighbourFunction(Learned):
         arrays |= own | {"step_variances": self.step_variances}
         for k, halves in enumerate(self.halves):
             arrays |= prefixed(f"halves{k}", halves._asdict())
-        return header | {"distances": list(self.distances)}, arrays
+        return State(header | {"distances": list(self.distances)}, arrays)
 
     @classmethod
-    def restore(cls, header: dict[str, Any], arrays: Arrays, shape: Shape) -> Self:
+    def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         s, distances = shape.n_labels, checked_distances(header["distances"])
         kernels, parts = restored_parts(header, arrays, shape, s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seqfield.kernels._base import Kernel, as_kernel, restore
+from seqfield.kernels._base import KERNELS, Kernel, as_kernel
 from seqfield.kernels.composite import (
     Callable,
     Power,
@@ -24,6 +24,7 @@ from seqfield.kernels.standard import (
 from seqfield.kernels.views import Columns, InverseFrequency
 
 __all__ = [
+    "KERNELS",
     "RBF",
     "Callable",
     "Columns",
@@ -42,5 +43,4 @@ __all__ = [
     "Scaled",
     "Sum",
     "as_kernel",
-    "restore",
 ]

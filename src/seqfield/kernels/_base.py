@@ -16,13 +16,12 @@ from sklearn.base import BaseEstimator
 from seqfield.errors import CapabilityError, InputError
 from seqfield.kernels._pairs import Pairs, as_matrix
 from seqfield.kernels.explicit import Expansion
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.persist import Arrays, Family, Header, State, prefixed, under
 
 Floats = NDArray[np.float64]
-Header = dict[str, Any]
 
-#: kernels by name, for model files; a name that is not here is not loaded
-KERNELS: dict[str, type[Kernel]] = {}
+#: kernels that model files can hold
+KERNELS: Family[Kernel, []] = Family("kernel")
 
 #: rows of the blocks whose diagonals give derivatives of the diagonal
 DIAGONAL_BLOCK = 32
@@ -61,11 +60,6 @@ class Kernel(BaseEstimator, ABC):
     # numpy's numbers leave operators to the kernel
     __array_ufunc__ = None
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if not cls.__name__.startswith("_"):
-            KERNELS[cls.__name__] = cls
-
     # --- hooks ----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -83,13 +77,13 @@ class Kernel(BaseEstimator, ABC):
     def _check(self) -> None:
         """Refuse constructor arguments that cannot be used; those that are kernels are checked."""
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _own(self) -> State:
         """Own constructor arguments as JSON, and arrays: what `_load` takes."""
         own = self.get_params(deep=False)
-        return {name: _plain(own[name]) for name in own if name not in self._parts}, {}
+        return State({name: _plain(own[name]) for name in own if name not in self._parts}, {})
 
     def _load(self, header: Header, arrays: Arrays) -> None:
-        """Set what `_state` gave; called on a kernel whose parts are already set."""
+        """Set what `_own` gave; called on a kernel whose parts are already set."""
         expected = set(self._get_param_names()) - set(self._parts)
         if set(header) != expected:
             raise InputError(f"damaged kernel: {type(self).__name__} takes {sorted(expected)}")
@@ -209,15 +203,33 @@ class Kernel(BaseEstimator, ABC):
 
     # --- model files ----------------------------------------------------------------------------
 
-    def state(self) -> tuple[Header, Arrays]:
-        """Header and arrays from which `restore` rebuilds the kernel."""
+    def state(self) -> State:
+        """Header and arrays of the kernel and of those in it."""
         self.check()
-        own, arrays = self._state()
-        header: Header = {"kernel": type(self).__name__, "own": own, "parts": {}}
+        own, arrays = self._own()
+        parts: Header = {}
         for name, part in self.parts().items():
-            header["parts"][name], found = part.state()
+            parts[name], found = KERNELS.state(part)
             arrays |= prefixed(name, found)
-        return header, arrays
+        return State({"own": own, "parts": parts}, arrays)
+
+    @classmethod
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
+        """The kernel of what `state` gave.
+
+        >>> from seqfield.kernels import RBF
+        >>> RBF.restore(*RBF(2.0).state())
+        RBF(length_scale=2.0)
+        """
+        own, parts = dict(header["own"]), dict(header["parts"])
+        if set(parts) != set(cls._parts):
+            raise InputError(f"damaged kernel: {cls.__name__} is made of {list(cls._parts)}")
+        out = object.__new__(cls)
+        for name, part in parts.items():
+            setattr(out, name, KERNELS.restore(part, under(name, arrays)))
+        out._load(own, arrays)
+        out.check()
+        return out
 
     # --- operators ------------------------------------------------------------------------------
 
@@ -234,7 +246,7 @@ class Kernel(BaseEstimator, ABC):
         return _combined("Product", other, self)
 
     def __pow__(self, exponent: Any) -> Kernel:
-        return KERNELS["Power"](self, exponent)
+        return KERNELS.named("Power")(self, exponent)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         shown = []
@@ -247,32 +259,6 @@ class Kernel(BaseEstimator, ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def restore(header: Any, arrays: Arrays) -> Kernel:
-    """The kernel of what `Kernel.state` gave, or an `InputError`; runs no code of the file's.
-
-    >>> from seqfield.kernels import RBF
-    >>> restore(*RBF(2.0).state())
-    RBF(length_scale=2.0)
-    """
-    try:
-        kind, own, parts = header["kernel"], dict(header["own"]), dict(header["parts"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"damaged kernel: {error!r}") from error
-    if not isinstance(kind, str) or kind not in KERNELS:
-        raise InputError(f"unknown kernel {kind!r}; known are {', '.join(sorted(KERNELS))}")
-    out = object.__new__(KERNELS[kind])
-    if set(parts) != set(out._parts):
-        raise InputError(f"damaged kernel: {kind} is made of {list(out._parts)}")
-    for name in out._parts:
-        setattr(out, name, restore(parts[name], under(name, arrays)))
-    try:
-        out._load(own, arrays)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"damaged kernel {kind}: {error!r}") from error
-    out.check()
-    return out
-
-
 def as_kernel(thing: Any) -> Kernel:
     """A kernel from a kernel, a function (x, z) -> (N, M), or a name.
 
@@ -283,9 +269,9 @@ def as_kernel(thing: Any) -> Kernel:
         return thing
     if isinstance(thing, str) and thing in NAMES:
         name, arguments, inside = NAMES[thing]
-        return KERNELS[name](*(KERNELS[part]() for part in inside), **arguments)
+        return KERNELS.named(name)(*(KERNELS.named(part)() for part in inside), **arguments)
     if callable(thing) and not isinstance(thing, type):
-        return KERNELS["Callable"](thing)
+        return KERNELS.named("Callable")(thing)
     raise InputError(
         f"a kernel is a Kernel, a function (x, z) -> (N, M), or one of {', '.join(NAMES)}; "
         f"got {thing!r}"
@@ -313,15 +299,15 @@ def written(part: Any, binding: int) -> str:
 def _combined(name: str, left: Any, right: Any) -> Any:
     """Sum or product of two kernels, or of a kernel and a number."""
     if isinstance(left, Kernel) and isinstance(right, Kernel):
-        return KERNELS[name](left, right)
+        return KERNELS.named(name)(left, right)
     first = isinstance(left, Kernel)
     kernel, value = (left, right) if first else (right, left)
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return NotImplemented
     if name == "Product":
-        return KERNELS["Scaled"](kernel, float(value))
-    constant = KERNELS["Constant"](float(value))
-    return KERNELS[name](kernel, constant) if first else KERNELS[name](constant, kernel)
+        return KERNELS.named("Scaled")(kernel, float(value))
+    constant = KERNELS.named("Constant")(float(value))
+    return KERNELS.named(name)(kernel, constant) if first else KERNELS.named(name)(constant, kernel)
 
 
 def _plain(value: Any) -> Any:

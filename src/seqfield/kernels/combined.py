@@ -23,16 +23,16 @@ from seqfield.errors import BudgetError, InputError
 from seqfield.kernels import _expand_loops
 from seqfield.kernels._pairs import canonical
 from seqfield.kernels.explicit import (
+    EXPANSIONS,
     Beside,
     Expansion,
     Floats,
-    Header,
     Ints,
     Times,
     whole_numbers,
     width_of,
 )
-from seqfield.persist import Arrays
+from seqfield.persist import Arrays, Header, State
 
 
 class _Subsets(Expansion):
@@ -104,6 +104,7 @@ class _Subsets(Expansion):
         return width, keys
 
 
+@EXPANSIONS.register
 class UpToPairs(_Subsets):
     """a + b n + c (n choose 2) for n = x . z on tokens of ones and zeros and ``terms`` (a, b, c):
     [sqrt(a), sqrt(b) x_i, sqrt(c) x_i x_j (i < j)].
@@ -152,8 +153,8 @@ class UpToPairs(_Subsets):
         a, b, c = self.terms
         return a + b * n + c * (n * (n - 1.0) / 2.0)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width, "terms": list(self.terms)}, {"keys": self.keys}
+    def _own(self) -> State:
+        return State({"width": self.width, "terms": list(self.terms)}, {"keys": self.keys})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
@@ -162,6 +163,7 @@ class UpToPairs(_Subsets):
         return cls(width, (a, b, c), keys)
 
 
+@EXPANSIONS.register
 class Quadratic(UpToPairs):
     """(x . z + c)^2 on tokens of ones and zeros: [c, sqrt(2c + 1) x_i, sqrt(2) x_i x_j (i < j)].
 
@@ -177,19 +179,20 @@ class Quadratic(UpToPairs):
         self.coef0 = coef0
 
     def _values(self) -> tuple[float, float, float]:
-        # files of earlier versions have c < 0 here, and weights to go with it
+        # c itself, which is finite even where its square is not
         _, single, pair = super()._values()
         return self.coef0, single, pair
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width, "coef0": self.coef0}, {"keys": self.keys}
+    def _own(self) -> State:
+        return State({"width": self.width, "coef0": self.coef0}, {"keys": self.keys})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
         width, keys = cls._loaded(own, arrays, 2)
-        return cls(width, number("coef0", own["coef0"], low=-0.5), keys)
+        return cls(width, number("coef0", own["coef0"], low=0), keys)
 
 
+@EXPANSIONS.register
 class Triples(_Subsets):
     """n choose 3 for n = x . z on tokens of ones and zeros: [x_i x_j x_k (i < j < k)].
 
@@ -228,8 +231,8 @@ class Triples(_Subsets):
     def _squared_norms(self, x: Any) -> Floats:
         return self._entries(np.diff(self._binary(x).indptr).astype(np.int64)).astype(np.float64)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width}, {"keys": self.keys}
+    def _own(self) -> State:
+        return State({"width": self.width}, {"keys": self.keys})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:

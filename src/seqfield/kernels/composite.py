@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from seqfield._checks import number
 from seqfield.errors import CapabilityError, InputError
 from seqfield.kernels import explicit
-from seqfield.kernels._base import DIAGONAL_BLOCK, Floats, Header, Kernel, written
+from seqfield.kernels._base import DIAGONAL_BLOCK, KERNELS, Floats, Kernel, written
 from seqfield.kernels._pairs import Pairs, as_matrix
 from seqfield.kernels.explicit import Expansion
 from seqfield.kernels.standard import whole_power
-from seqfield.persist import Arrays
+from seqfield.persist import Arrays, Header, State
 
 Ints = NDArray[np.int64]
 
@@ -26,6 +26,7 @@ Ints = NDArray[np.int64]
 SYMMETRY = 1e-8
 
 
+@KERNELS.register
 class Sum(Kernel):
     """left + right"""
 
@@ -57,6 +58,7 @@ class Sum(Kernel):
         return None if left is None or right is None else explicit.Beside(left, right)
 
 
+@KERNELS.register
 class Product(Kernel):
     """left * right"""
 
@@ -84,6 +86,7 @@ class Product(Kernel):
         return self.left._diagonal(x) * self.right._diagonal(x)
 
 
+@KERNELS.register
 class Scaled(Kernel):
     """scale * kernel"""
 
@@ -119,6 +122,7 @@ class Scaled(Kernel):
         return None if inner is None else explicit.Times(inner, float(self.scale))
 
 
+@KERNELS.register
 class Power(Kernel):
     """kernel ** exponent, a whole number of at least 1"""
 
@@ -147,6 +151,7 @@ class Power(Kernel):
         return whole_power(self.kernel._diagonal(x), self.exponent)
 
 
+@KERNELS.register
 class Callable(Kernel):
     """A function (x, z) -> k (N, M) of two matrices of tokens in float64, both dense or both CSR.
 
@@ -198,7 +203,7 @@ class Callable(Kernel):
             out[a : a + DIAGONAL_BLOCK] = np.diagonal(self(x[a : a + DIAGONAL_BLOCK]))
         return out
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _own(self) -> State:
         raise CapabilityError(
             "a model with a callable kernel cannot be saved, because model files hold no code"
         )
@@ -207,6 +212,7 @@ class Callable(Kernel):
         raise InputError("a callable kernel cannot come from a model file")
 
 
+@KERNELS.register
 class Precomputed(Kernel):
     """Given numbers: a token is the number of its row in the gram matrix, in one column.
 
@@ -274,8 +280,8 @@ class Precomputed(Kernel):
     def _diagonal(self, x: Any) -> Floats:
         return np.diagonal(self._matrix())[self._tokens(x)]
 
-    def _state(self) -> tuple[Header, Arrays]:
-        return {}, {"gram": self._matrix()}
+    def _own(self) -> State:
+        return State({}, {"gram": self._matrix()})
 
     def _load(self, header: Header, arrays: Arrays) -> None:
         self.gram = arrays["gram"]

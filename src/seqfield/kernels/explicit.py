@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.kernels._pairs import as_matrix, check_finite, squared_norms
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.persist import Arrays, Family, Header, State, prefixed, under
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Header = dict[str, Any]
 
-#: expansions by name, for model files
-EXPANSIONS: dict[str, type[Expansion]] = {}
+#: expansions that model files can hold
+EXPANSIONS: Family[Expansion, []] = Family("expansion")
 
 
 class Expansion(ABC):
@@ -32,9 +31,6 @@ class Expansion(ABC):
     width: int
     n_columns: int
     parts: tuple[Expansion, ...] = ()
-
-    def __init_subclass__(cls) -> None:
-        EXPANSIONS[cls.__name__] = cls
 
     def transform(self, x: Any) -> Any:
         """The features of tokens, sparse (CSR) if those are."""
@@ -59,7 +55,7 @@ class Expansion(ABC):
         """k(x, x) of each row."""
 
     @abstractmethod
-    def _own(self) -> tuple[Header, Arrays]:
+    def _own(self) -> State:
         """What `_load` takes besides the parts."""
 
     @classmethod
@@ -67,35 +63,29 @@ class Expansion(ABC):
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
         """The expansion of what `_own` gave."""
 
-    def state(self) -> tuple[Header, Arrays]:
-        """Header and arrays from which `restore` rebuilds the expansion."""
+    def state(self) -> State:
+        """Header and arrays of the expansion and of its parts."""
         own, arrays = self._own()
-        header: Header = {"expansion": type(self).__name__, "own": own, "parts": []}
+        parts: list[Header] = []
         for i, part in enumerate(self.parts):
-            inner, found = part.state()
-            header["parts"].append(inner)
+            inner, found = EXPANSIONS.state(part)
+            parts.append(inner)
             arrays |= prefixed(str(i), found)
-        return header, arrays
+        return State({"own": own, "parts": parts}, arrays)
+
+    @classmethod
+    def restore(cls, header: Header, arrays: Arrays) -> Self:
+        """The expansion of what `state` gave.
+
+        >>> Same.restore(*Same(3).state()).n_columns
+        3
+        """
+        inner = enumerate(header["parts"])
+        parts = [EXPANSIONS.restore(part, under(str(i), arrays)) for i, part in inner]
+        return cls._load(dict(header["own"]), arrays, parts)
 
 
-def restore(header: Any, arrays: Arrays) -> Expansion:
-    """The expansion of what `Expansion.state` gave, or an `InputError`.
-
-    >>> restore(*Same(3).state()).n_columns
-    3
-    """
-    try:
-        kind, own, inner = header["expansion"], dict(header["own"]), list(header["parts"])
-        if kind not in EXPANSIONS:
-            raise InputError(f"unknown expansion {kind!r}")
-        parts = [restore(part, under(str(i), arrays)) for i, part in enumerate(inner)]
-        return EXPANSIONS[kind]._load(own, arrays, parts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"damaged expansion: {error!r}") from error
-
-
+@EXPANSIONS.register
 class Same(Expansion):
     """The tokens as they are, in float64: products of int8, the type of binary attributes, would
     overflow."""
@@ -109,14 +99,15 @@ class Same(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return squared_norms(x)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width}, {}
+    def _own(self) -> State:
+        return State({"width": self.width}, {})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
         return cls(width_of(own))
 
 
+@EXPANSIONS.register
 class Ones(Expansion):
     """One column: the root of a value."""
 
@@ -132,14 +123,15 @@ class Ones(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return np.full(x.shape[0], self.value)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width, "value": self.value}, {}
+    def _own(self) -> State:
+        return State({"width": self.width, "value": self.value}, {})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
         return cls(width_of(own), number("value", own["value"], low=0))
 
 
+@EXPANSIONS.register
 class Times(Expansion):
     """The features of another times the root of a scale."""
 
@@ -153,8 +145,8 @@ class Times(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return self.scale * self.parts[0].squared_norms(x)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"scale": self.scale}, {}
+    def _own(self) -> State:
+        return State({"scale": self.scale}, {})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
@@ -162,6 +154,7 @@ class Times(Expansion):
         return cls(inner, number("scale", own["scale"], low=0))
 
 
+@EXPANSIONS.register
 class UnitLength(Expansion):
     """The features of another, scaled to length 1 in each row.
 
@@ -182,8 +175,8 @@ class UnitLength(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return (check_finite(self.parts[0].squared_norms(x)) > 0).astype(np.float64)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {}, {}
+    def _own(self) -> State:
+        return State({}, {})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
@@ -191,6 +184,7 @@ class UnitLength(Expansion):
         return cls(inner)
 
 
+@EXPANSIONS.register
 class Beside(Expansion):
     """The features of two, side by side."""
 
@@ -207,8 +201,8 @@ class Beside(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return self.parts[0].squared_norms(x) + self.parts[1].squared_norms(x)
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {}, {}
+    def _own(self) -> State:
+        return State({}, {})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
@@ -216,6 +210,7 @@ class Beside(Expansion):
         return cls(left, right)
 
 
+@EXPANSIONS.register
 class Chosen(Expansion):
     """The features of another on some of the columns."""
 
@@ -231,8 +226,8 @@ class Chosen(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return self.parts[0].squared_norms(x[:, self.columns])
 
-    def _own(self) -> tuple[Header, Arrays]:
-        return {"width": self.width}, {"columns": self.columns}
+    def _own(self) -> State:
+        return State({"width": self.width}, {"columns": self.columns})
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 
 from seqfield.errors import InputError
 from seqfield.kernels._base import Floats, Kernel
-from seqfield.kernels.explicit import Expansion
-from seqfield.kernels.explicit import restore as restore_expansion
+from seqfield.kernels.explicit import EXPANSIONS, Expansion
 from seqfield.kernels.gram import apply
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.persist import Arrays, Family, Header, State, prefixed, under
 
-Header = dict[str, Any]
+#: functions that model files can hold; with the kernel, the number of features of a token and the
+#: number of columns of a function that fits
+FUNCTIONS: Family[Function, [Kernel, int, int]] = Family("function")
 
 
+@FUNCTIONS.register
 class Span(NamedTuple):
     """f(x) = sum_j k(x, z_j) a_j over kept tokens z: the kernel is evaluated at those alone."""
 
@@ -33,13 +35,25 @@ class Span(NamedTuple):
         """Number of kept tokens."""
         return int(self.tokens.shape[0])
 
-    def state(self) -> tuple[Header, Arrays]:
+    def state(self) -> State:
         """For a model file, which holds the kernel too."""
         tokens, found = matrix_state(self.tokens)
         arrays = prefixed("tokens", found) | {"coefficients": self.coefficients}
-        return {"tokens": tokens}, arrays
+        return State({"tokens": tokens}, arrays)
+
+    @classmethod
+    def restore(
+        cls, header: Header, arrays: Arrays, kernel: Kernel, width: int, n_columns: int
+    ) -> Self:
+        """The function of what `state` gave; ``width`` is the number of features of a token."""
+        a = _coefficients(arrays, n_columns)
+        tokens = restore_matrix(header["tokens"], under("tokens", arrays))
+        if tokens.shape != (len(a), width):
+            raise InputError("kept tokens that do not fit their coefficients")
+        return cls(kernel, tokens, a)
 
 
+@FUNCTIONS.register
 class Expanded(NamedTuple):
     """f(x) = phi(x) w with features phi that can be written out."""
 
@@ -66,41 +80,42 @@ class Expanded(NamedTuple):
         """No tokens are kept."""
         return 0
 
-    def state(self) -> tuple[Header, Arrays]:
+    def state(self) -> State:
         """For a model file."""
-        header, arrays = self.expansion.state()
+        header, arrays = EXPANSIONS.state(self.expansion)
         arrays = prefixed("expansion", arrays) | {"coefficients": self.coefficients}
-        return {"expansion": header}, arrays
+        return State({"expansion": header}, arrays)
+
+    @classmethod
+    def restore(
+        cls, header: Header, arrays: Arrays, kernel: Kernel, width: int, n_columns: int
+    ) -> Self:
+        """The function of what `state` gave; its features stand for the kernel."""
+        a = _coefficients(arrays, n_columns)
+        expansion = EXPANSIONS.restore(header["expansion"], under("expansion", arrays))
+        if (expansion.width, expansion.n_columns) != (width, len(a)):
+            raise InputError("an expansion that does not fit its coefficients")
+        return cls(expansion, a)
 
 
 Function = Span | Expanded
 
 
-def restore_function(
-    header: Header, arrays: Arrays, kernel: Kernel, width: int, n_columns: int
-) -> Function:
-    """The function of what ``state`` gave; ``width`` is the number of features of a token."""
+def _coefficients(arrays: Arrays, n_columns: int) -> Floats:
     a = np.asarray(arrays["coefficients"], np.float64)
     if a.ndim != 2 or a.shape[1] != n_columns or not np.isfinite(a).all():
         raise InputError("coefficients of the wrong shape or not finite")
-    if "expansion" in header:
-        expansion = restore_expansion(header["expansion"], under("expansion", arrays))
-        if (expansion.width, expansion.n_columns) != (width, len(a)):
-            raise InputError("an expansion that does not fit its coefficients")
-        return Expanded(expansion, a)
-    tokens = restore_matrix(header["tokens"], under("tokens", arrays))
-    if tokens.shape != (len(a), width):
-        raise InputError("kept tokens that do not fit their coefficients")
-    return Span(kernel, tokens, a)
+    return a
 
 
-def matrix_state(matrix: Any) -> tuple[Header, Arrays]:
+def matrix_state(matrix: Any) -> State:
     """A dense or CSR matrix for a model file."""
     if not sp.issparse(matrix):
-        return {"shape": list(matrix.shape)}, {"data": np.asarray(matrix, np.float64)}
+        return State({"shape": list(matrix.shape)}, {"data": np.asarray(matrix, np.float64)})
     csr = sp.csr_array(matrix)
     arrays = {"data": csr.data, "indices": csr.indices.astype(np.int32)}
-    return {"shape": list(csr.shape)}, arrays | {"indptr": csr.indptr.astype(np.int64)}
+    arrays["indptr"] = csr.indptr.astype(np.int64)
+    return State({"shape": list(csr.shape)}, arrays)
 
 
 def restore_matrix(header: Header, arrays: Arrays) -> Any:

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from seqfield._checks import number
 from seqfield.errors import BudgetError, CapabilityError, InputError
-from seqfield.kernels._base import Floats, Header, Kernel
-from seqfield.kernels._base import restore as restore_kernel
+from seqfield.kernels._base import KERNELS, Floats, Kernel
 from seqfield.kernels._neighbours import Neighbours, Spectrum
 from seqfield.kernels._pairs import Pairs, Rows, as_matrix, as_rows
-from seqfield.kernels.explicit import Expansion
-from seqfield.persist import Arrays, prefixed, under
+from seqfield.kernels.explicit import EXPANSIONS, Expansion
+from seqfield.persist import Arrays, Header, State, prefixed, under
 
 Ints = NDArray[np.int64]
 
@@ -52,6 +51,7 @@ class GraphWarning(UserWarning):
     """The graph can tell little or nothing about the labels."""
 
 
+@KERNELS.register
 class Graph(Kernel):
     """sum_j r(l_j) u_j(x) u_j(z) over the Laplacian's spectrum of a nearest-neighbour graph.
 
@@ -249,12 +249,14 @@ class Graph(Kernel):
 
     # --- model files ----------------------------------------------------------------------------
 
-    def _state(self) -> tuple[Header, Arrays]:
-        header, _ = super()._state()
+    def _own(self) -> State:
+        header, _ = super()._own()
         graph, spectrum = getattr(self, "_graph", None), getattr(self, "_spectrum", None)
         if graph is None or spectrum is None:
-            return header, {}
-        return header, prefixed("graph", graph.arrays()) | prefixed("spectrum", spectrum.arrays())
+            return State(header, {})
+        return State(
+            header, prefixed("graph", graph.arrays()) | prefixed("spectrum", spectrum.arrays())
+        )
 
     def _load(self, header: Header, arrays: Arrays) -> None:
         super()._load(header, arrays)
@@ -268,6 +270,7 @@ class Graph(Kernel):
         self._spectrum = Spectrum.restore(under("spectrum", arrays), len(self._graph), normalized)
 
 
+@EXPANSIONS.register
 class GraphFeatures(Expansion):
     """u_j(x) sqrt(r(l_j)) of a fitted `Graph`."""
 
@@ -284,15 +287,12 @@ class GraphFeatures(Expansion):
     def _squared_norms(self, x: Any) -> Floats:
         return self.kernel._diagonal(x)
 
-    def _own(self) -> tuple[Header, Arrays]:
+    def _own(self) -> State:
         return self.kernel.state()
 
     @classmethod
     def _load(cls, own: Header, arrays: Arrays, parts: list[Expansion]) -> Self:
-        kernel = restore_kernel(own, arrays)
-        if not isinstance(kernel, Graph):
-            raise InputError("damaged expansion: it is not of a graph kernel")
-        return cls(kernel)
+        return cls(Graph.restore(own, arrays))
 
 
 class Diagnosis(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.kernels import combined, explicit
-from seqfield.kernels._base import Floats, Kernel
+from seqfield.kernels._base import KERNELS, Floats, Kernel
 from seqfield.kernels._distinct import distinct
 from seqfield.kernels._pairs import Pairs, as_matrix, squared_norms
 from seqfield.kernels.explicit import Expansion, inverse_root
@@ -23,6 +23,7 @@ SAMPLE = 500
 NEGATIVE = 1e-6
 
 
+@KERNELS.register
 class Linear(Kernel):
     """k(x, z) = x . z
 
@@ -45,6 +46,7 @@ class Linear(Kernel):
         return explicit.Same(as_matrix(x).shape[1])
 
 
+@KERNELS.register
 class Constant(Kernel):
     """k(x, z) = value
 
@@ -75,6 +77,7 @@ class Constant(Kernel):
         return explicit.Ones(as_matrix(x).shape[1], float(self.value))
 
 
+@KERNELS.register
 class Polynomial(Kernel):
     """k(x, z) = (x . z + coef0) ** degree
 
@@ -151,6 +154,7 @@ class _Stationary(Kernel):
         return out
 
 
+@KERNELS.register
 class RBF(_Stationary):
     """k(x, z) = exp(-|x - z|^2 / (2 length_scale^2))
 
@@ -173,6 +177,7 @@ class RBF(_Stationary):
         return [self._value(pairs) * pairs.squared_distances / self._scale() ** 2]
 
 
+@KERNELS.register
 class Matern(_Stationary):
     """The Matern kernel of smoothness nu: 0.5, 1.5 or 2.5.
 
@@ -216,6 +221,7 @@ class Matern(_Stationary):
         return [out]
 
 
+@KERNELS.register
 class RationalQuadratic(_Stationary):
     """k(x, z) = (1 + |x - z|^2 / (2 alpha length_scale^2)) ** -alpha
 
@@ -251,6 +257,7 @@ class RationalQuadratic(_Stationary):
         return [2.0 * value * share, value * (share - logs)]
 
 
+@KERNELS.register
 class Normalized(Kernel):
     """k(x, z) / sqrt(k(x, x) k(z, z)): the cosine of a kernel, 0 where a token has k(x, x) = 0.
 

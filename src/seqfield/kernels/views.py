@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from seqfield._checks import number
 from seqfield.errors import InputError
 from seqfield.kernels import explicit
-from seqfield.kernels._base import Floats, Header, Kernel
+from seqfield.kernels._base import KERNELS, Floats, Kernel
 from seqfield.kernels._pairs import Pairs, as_matrix, squared_norms
 from seqfield.kernels.explicit import Expansion
-from seqfield.persist import Arrays
+from seqfield.persist import Arrays, Header, State
 
 Ints = NDArray[np.int64]
 
@@ -47,6 +47,7 @@ class _View(Kernel):
         return self.kernel._diagonal(self.seen(x))
 
 
+@KERNELS.register
 class Columns(_View):
     """A kernel of some of the columns: a slice, numbers, or a prefix of feature names.
 
@@ -123,17 +124,17 @@ class Columns(_View):
     def _key(self, width: int) -> bytes:
         return self._numbers(width).tobytes()
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _own(self) -> State:
         # what stands for other columns in other data is kept as it is given
         if isinstance(self.columns, str):
-            return {"columns": self.columns}, {}
+            return State({"columns": self.columns}, {})
         if isinstance(self.columns, slice):
             parts = (self.columns.start, self.columns.stop, self.columns.step)
-            return {"columns": {"slice": [None if v is None else int(v) for v in parts]}}, {}
+            return State({"columns": {"slice": [None if v is None else int(v) for v in parts]}}, {})
         numbers = np.asarray(self.columns, dtype=np.int64)
         if (numbers < 0).any():
-            return {"columns": numbers.tolist()}, {}
-        return {}, {"columns": numbers}
+            return State({"columns": numbers.tolist()}, {})
+        return State({}, {"columns": numbers})
 
     def _load(self, header: Header, arrays: Arrays) -> None:
         if header:
@@ -151,6 +152,7 @@ class Columns(_View):
         return None if inner is None else explicit.Chosen(inner, found, x.shape[1])
 
 
+@KERNELS.register
 class InverseFrequency(_View):
     """A kernel of tokens in which rare features weigh more: feature j times f_j^-power.
 
@@ -200,9 +202,9 @@ class InverseFrequency(_View):
     def _key(self, width: int) -> bytes:
         return self._fitted(width).tobytes()
 
-    def _state(self) -> tuple[Header, Arrays]:
-        header, _ = super()._state()
-        return header, {} if self._weights is None else {"weights": self._weights}
+    def _own(self) -> State:
+        header, _ = super()._own()
+        return State(header, {} if self._weights is None else {"weights": self._weights})
 
     def _load(self, header: Header, arrays: Arrays) -> None:
         super()._load(header, arrays)
