@@ -31,6 +31,8 @@ from seqfield import persist
 from seqfield.errors import ModelFileError, SeqfieldError
 from seqfield.estimators._files import REGISTRY
 
+from .support.files import places, removed, replaced
+
 MEMORY = 4 * 2**30  # address space of the reading process
 SECONDS = 3  # for one file
 
@@ -109,33 +111,6 @@ class File:
 # --- mutations ---------------------------------------------------------------------------------
 
 VALUES = (None, -1, [], {}, "x", "1e309", True, 0, 1.5, 2**70, [None], {"tuple": [1]})
-
-
-def places(tree, path=()):
-    """Paths of all values of a JSON tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
-def replaced(tree, path, value):
-    tree = copy.deepcopy(tree)
-    at = tree
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = copy.deepcopy(value)
-    return tree
-
-
-def removed(tree, path):
-    tree = copy.deepcopy(tree)
-    at = tree
-    for key in path[:-1]:
-        at = at[key]
-    del at[path[-1]]
-    return tree
 
 
 def fresh(file, path, seen):

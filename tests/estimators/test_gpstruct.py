@@ -34,7 +34,7 @@ from seqfield.samplers import hamiltonian
 from seqfield.samplers._base import effective_sample_size
 from seqfield.sequences import Sequences, offsets_of
 
-from ..samplers.test_samplers import unevenness
+from ..support.samplers import unevenness
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=8, seed=0, longest=4)
