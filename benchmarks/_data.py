@@ -1,16 +1,19 @@
-"""The corpora of the thesis's experiments (Altun 2005, appendix B), or what stands in for them."""
+"""The corpora of the benchmarks, found through SEQFIELD_DATA, and how they are divided.
+
+Where a paper's corpus is not public, another one stands in for it; its function says which.
+"""
 
 from __future__ import annotations
 
 import gzip
-from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import seqfield as sf
-from seqfield.data.datasets import corpus_folder
+from seqfield.data.datasets import FoldTask, corpus_folder
 from seqfield.data.schemes import get_scheme
 
 
@@ -18,7 +21,7 @@ class Data(NamedTuple):
     """Sequences of any form and their labels."""
 
     X: Any
-    y: list[list[str]]
+    y: list[list[Any]]
 
     def pick(self, chosen: Any) -> Data:
         """The sequences of a slice or an index array."""
@@ -26,11 +29,89 @@ class Data(NamedTuple):
         X = [self.X[i] for i in at] if isinstance(self.X, list) else self.X[at]
         return Data(X, [self.y[i] for i in at])
 
+    @property
+    def classes(self) -> list[Any]:
+        """All labels, in order."""
+        return sorted({label for row in self.y for label in row})
+
 
 class Corpus(NamedTuple):
     train: Data
     dev: Data
     test: Data
+
+
+class Split(NamedTuple):
+    """What to train on and what to test on."""
+
+    X: Any
+    y: list[list[Any]]
+    X_test: Any
+    y_test: list[list[Any]]
+
+
+# --- ways to divide -------------------------------------------------------------------------------
+
+
+def random_split(data: Data, n_train: int, n_test: int, seed: int) -> Split:
+    order = np.random.default_rng(seed).permutation(len(data.y))
+    return Split(*data.pick(order[:n_train]), *data.pick(order[n_train:][:n_test]))
+
+
+def encoded(train: Data, test: Data, features: Any) -> Split:
+    """With features that are learned from the training part."""
+    X = features.fit_transform(train.X)
+    return Split(X, train.y, features.transform(test.X), test.y)
+
+
+def five_folds(data: Data, features: Any, n: int = 5) -> list[Split]:
+    """The first n of five random folds, encoded."""
+    from sklearn.model_selection import KFold
+
+    splits = list(KFold(5, shuffle=True, random_state=0).split(data.y))[:n]
+    return [encoded(data.pick(train), data.pick(test), features) for train, test in splits]
+
+
+# --- the four NLP tasks ---------------------------------------------------------------------------
+
+TASKS = ("basenp", "chunking", "segmentation", "japanesene")
+#: folder of each task's CRF++ files, and how their names end
+_CRFPP = {
+    "basenp": ("basenp", ".data"),
+    "chunking": ("chunking", ".data"),
+    "segmentation": ("seg", ".data"),
+    "japanesene": ("JapaneseNE", ".utf8.data"),
+}
+
+
+def published_folds(task: FoldTask, n: int | None = None) -> list[Split]:
+    data = Data(task.X, task.y)
+    return [Split(*data.pick(train), *data.pick(test)) for train, test in task.folds[:n]]
+
+
+def crfpp(task: str, *parts: str) -> Data:
+    """Sentences of CRF++'s files "train" and "test", encoded as in the papers.
+
+    Features are those of the template that the training file has at least three times.
+    """
+    name, ending = _CRFPP[task]
+    folder = corpus_folder() / "crfpp" / name
+    files = {part: sf.read_conll(folder / (part + ending)) for part in {"train", *parts}}
+    features = sf.Template((folder / "template").read_text(), min_freq=3).fit(files["train"][0])
+    X = [rows for part in parts for rows in files[part][0]]
+    return Data(features.transform(X), [row for part in parts for row in files[part][1]])
+
+
+# --- English chunks -------------------------------------------------------------------------------
+
+
+def conll2000(part: str, n: int | None = None) -> Data:
+    """CoNLL-2000 chunking, "train" or "test"; n: the first sentences alone."""
+    return Data(*sf.read_conll(corpus_folder() / f"conll2000/{part}.txt.gz")).pick(slice(n))
+
+
+def chunking_template() -> Path:
+    return corpus_folder() / "crfpp/chunking/template"
 
 
 # --- Spanish named entities -----------------------------------------------------------------------
@@ -62,6 +143,11 @@ def spanish(*, as_published: bool = False) -> Corpus:
         X += [rows[a:b] for a, b in pairwise(cuts)]
         y += [labels[a:b] for a, b in pairwise(cuts)]
     return Corpus(Data(X, y), dev, test)
+
+
+def words() -> sf.Words:
+    """Word and spelling in a window of three: S3 of the thesis."""
+    return sf.Words(window=3, spelling="ner", columns=False)
 
 
 def cut(labels: list[str], mean: int = PIECE_LENGTH) -> list[int]:
@@ -96,118 +182,40 @@ def _conllu(name: str) -> Data:
     return Data(X, y)
 
 
-# --- prosody --------------------------------------------------------------------------------------
+# --- proteins -------------------------------------------------------------------------------------
 
-N_FRAGMENTS, N_BINS, N_POSITIONS = 1824, 25, 5
-
-Token = list[str]
+N_TEST, MOST_CHAINS = 100, 10
 
 
-class _Sentence(NamedTuple):
-    words: list[str]
-    labels: list[str]
-    before: list[str]  # the punctuation before each word, or ""
-    after: list[str]
+class Draws(NamedTuple):
+    """Training sets and the chains that all of them are tested on."""
+
+    train: list[Data]
+    test: Data
 
 
-def prosody(n: int = N_FRAGMENTS, seed: int = 0) -> Data:
-    """Random sentences of the Helsinki corpus, in place of Switchboard: labels 0, 1 = accented.
+def proteins() -> Data:
+    """The 1,252 JPred4 domains with a profile (T, 20), labels H, E, C.
 
-    A token is the list of its attributes: word and spelling (Table B.2), place in the sentence,
-    punctuation around it (for pauses), and the log-probabilities of Table B.1 in 25 bins of equal
-    width. These are counted, without labels, in all of dev.txt.
+    They stand in for RS126 of Lafferty, Liu and Zhu (2004, section 6), whose profiles are not
+    public. Profiles by the paper's L(x): 0 up to -5, 1 from 5 on.
     """
-    sentences = _sentences()
-    drawn = np.random.default_rng(seed).choice(len(sentences), n, replace=False)
-    spelling = _spelling([sentences[i].words for i in drawn])
-    binned = _probabilities([sentence.words for sentence in sentences])
-    X = []
-    for i, spelt in zip(drawn, spelling, strict=True):
-        _, labels, before, after = sentences[i]
-        rows = []
-        for t, token in enumerate(spelt):
-            row = [*token, f"position={N_POSITIONS * t // len(spelt)}", *binned[i][t]]
-            row += ["SENT END"] * (t == len(labels) - 1)
-            row += [f"pause before={before[t]}"] * bool(before[t])
-            row += [f"pause after={after[t]}"] * bool(after[t])
-            rows.append(row)
-        X.append(rows)
-    return Data(X, [sentences[i].labels for i in drawn])
+    with np.load(corpus_folder() / "protein_ss" / "jpred4_train_pssm.npz") as file:
+        offsets, ss, pssm = file["offsets"], file["ss"], file["pssm"]
+    profiles = np.clip(0.5 + pssm / 10.0, 0.0, 1.0)
+    labels = [chr(code) for code in ss]
+    places = list(pairwise(offsets))
+    return Data([profiles[a:b] for a, b in places], [labels[a:b] for a, b in places])
 
 
-def windowed(X: list[list[Token]], size: int) -> list[list[Token]]:
-    """Attributes of the tokens in a centred window, marked with their offset."""
-    reach = size // 2
-    out = []
-    for rows in X:
-        padded = [["outside"]] * reach + rows + [["outside"]] * reach
-        out.append(
-            [
-                [f"{d - reach:+d} {name}" for d in range(size) for name in padded[t + d]]
-                for t in range(len(rows))
-            ]
-        )
-    return out
+def protein_draws(n_draws: int, n_test: int = N_TEST, seed: int = 0) -> Draws:
+    """A fixed random test set, and draws of ten chains from the others.
 
-
-def only(X: list[list[Token]], names: tuple[str, ...]) -> list[list[Token]]:
-    """The attributes of these names alone."""
-    return [
-        [[value for value in token if value.split("=")[0] in names] for token in rows] for rows in X
-    ]
-
-
-def _sentences() -> list[_Sentence]:
-    """The sentences of dev.txt, without the tokens that have no label (punctuation)."""
-    with gzip.open(
-        corpus_folder() / "helsinki_prosody" / "dev.txt.gz", "rt", encoding="utf-8"
-    ) as file:
-        blocks = file.read().split("<file>\t")[1:]
-    out = []
-    for block in blocks:
-        sentence = _Sentence([], [], [], [])
-        pause = ""
-        for line in block.splitlines()[1:]:
-            word, label = line.split("\t")[:2]
-            if label != "NA":
-                sentence.words.append(word)
-                sentence.labels.append("0" if label == "0" else "1")
-                sentence.before.append(pause)
-                sentence.after.append("")
-                pause = ""
-            elif not any(map(str.isalnum, word)):  # a few words have no label either
-                pause = word
-                if sentence.words:
-                    sentence.after[-1] = word
-        if sentence.words:
-            out.append(sentence)
-    return out
-
-
-def _spelling(X: list[list[str]]) -> list[list[Token]]:
-    """Word and spelling attributes by name."""
-    words = sf.Words(window=1, spelling="ner", columns=False)
-    data = words.fit_transform(X)
-    names = [name.replace("[0]", "", 1) for name in words.names()]
-    rows = [[names[k] for k in data.x.indices[a:b]] for a, b in pairwise(data.x.indptr)]
-    return [rows[a:b] for a, b in pairwise(data.offsets)]
-
-
-def _probabilities(X: list[list[str]]) -> list[list[Token]]:
-    """The variables of Table B.1, each in bins of equal width."""
-    lines = [["<s>", *map(str.lower, words), "</s>"] for words in X]
-    one = Counter(word for line in lines for word in line)
-    two = Counter(pair for line in lines for pair in pairwise(line))
-    n = sum(map(len, X))
-    values = []
-    for line in lines:
-        for a, b, c in zip(line, line[1:], line[2:], strict=False):
-            ab, bc = two[a, b], two[b, c]
-            values.append((one[b] / n, ab / one[a], bc / one[c], ab / n, bc / n))
-    logs = np.log(values)
-    low, high = logs.min(0), logs.max(0)
-    bins = np.minimum((logs - low) / (high - low) * N_BINS, N_BINS - 1).astype(int)
-    names = ("unigram", "bigram", "rev bigram", "joint", "rev joint")
-    rows = [[f"{name}={k}" for name, k in zip(names, row, strict=True)] for row in bins]
-    ends = np.cumsum([0, *map(len, X)])
-    return [rows[a:b] for a, b in pairwise(ends)]
+    A training set of five chains is the first half of one of ten, so the two can be compared pair
+    by pair.
+    """
+    chains, rng = proteins(), np.random.default_rng(seed)
+    order = rng.permutation(len(chains.y))
+    test, others = order[:n_test], order[n_test:]
+    chosen = [rng.choice(others, MOST_CHAINS, replace=False) for _ in range(n_draws)]
+    return Draws([chains.pick(at) for at in chosen], chains.pick(test))

@@ -365,7 +365,8 @@ def run_reader(which, folder):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     done = subprocess.run(
-        [sys.executable, __file__, which, str(folder), str(log)],
+        [sys.executable, "-m", "tests.test_persist", which, str(folder), str(log)],
+        cwd=Path(__file__).parents[1],
         env=environment,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
-from seqfield import chain
+from seqfield import chain, progress
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import get_scheme
 from seqfield.errors import (
@@ -24,10 +24,12 @@ from seqfield.errors import (
     ModelFileError,
     SeqfieldError,
 )
-from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
+from seqfield.estimators import _base, gpstruct
 from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
 from seqfield.persist import read_model, write_model
+from seqfield.posteriors import kernel_slice
+from seqfield.posteriors import remainder as remainders
 from seqfield.posteriors.kernel_slice import sample_kernel
 from seqfield.posteriors.remainder import JITTER, Remainder
 from seqfield.samplers import hamiltonian
@@ -209,7 +211,7 @@ def test_a_sequence_does_not_depend_on_others(model):
 def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monkeypatch):
     """Pieces as if each were a sequence of its own, with its own random numbers, joined by the
     transitions."""
-    monkeypatch.setattr(_remainder, "LONGEST", longest)
+    monkeypatch.setattr(remainders, "LONGEST", longest)
     x = NEW[int(np.argmax([len(x) for x in NEW]))]
     pieces = [x[k : k + longest] for k in range(0, len(x), longest)]
     node = [scores_by_hand(model, part, k) for k, part in enumerate(pieces)]
@@ -531,7 +533,7 @@ def test_sampled_kernels_are_nearer_to_the_true_one(start):
 
 def drawn_parameters(weights, rounds, kernel, monkeypatch):
     """Of three single tokens with the labels 0, 1 and 0."""
-    monkeypatch.setattr(_kernel_slice, "STEPS", 5)
+    monkeypatch.setattr(kernel_slice, "STEPS", 5)
     offsets = np.arange(4)
     return sample_kernel(
         kernel,
@@ -734,7 +736,7 @@ class Terminal(io.StringIO):
 def test_progress(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     make(verbose=True, sample_kernel=True, n_steps=8).fit(X, Y)
     text = sys.stderr.getvalue()
