@@ -1,6 +1,6 @@
 # make demo   sets everything up and shows what seqfield does
 # make test   sets everything up and runs lint, types, layers and all tests
-# with SEQFIELD_DATA set:
+# with SEQFIELD_DATA set (benchmarks/README.md says more):
 # make bench  compares speed with python-crfsuite
 # make papers reproduces the four NLP tasks; make thesis the primal learners, make kernels the
 # kernel models, make margins the maximum margins, make pseudo GPSL, make graybox GPstruct and the

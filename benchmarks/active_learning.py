@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks = {"ner": ner, "protein": protein}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", help=f"{' or '.join(tasks)}; all by default")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="of the simulation")
     parser.add_argument("--rounds", type=int, help="the first ones alone; random goes no further")
     parser.add_argument("--figures", type=Path, help="folder for PNG files")
     args = parser.parse_args(arguments)

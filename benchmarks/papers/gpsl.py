@@ -203,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=REPEATS, help="of each fraction (missing)")
     parser.add_argument("--partitions", type=int, default=PARTITIONS, help="how many (table)")
     parser.add_argument("--folds", type=int, default=5, help="the first ones alone (folds)")
-    parser.add_argument("--amplitude", default="fixed", choices=("fixed", "label", "shared"))
+    parser.add_argument(
+        "--amplitude", default="fixed", choices=("fixed", "label", "shared"), help="of GPSL"
+    )
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
     models = Models(args.amplitude, args.model)

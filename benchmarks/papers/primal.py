@@ -64,7 +64,7 @@ POS_THESIS = {
 def named_entities(tiny: bool) -> Task:
     return Task(
         "NER",
-        some(spanish(), 400 if tiny else None),
+        some(spanish(), 150 if tiny else None),
         sf.metrics.span_f1,
         log={"c2": (0.1, 0.3)},
         marginal=None,

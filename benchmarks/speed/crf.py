@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="do not train to the end")
     parser.add_argument("--n", type=int, help="train on the first sentences alone")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="that take turns")
     parser.add_argument("--tol", type=float, default=1e-5, help="tolerance of seqfield's CRF")
     parser.add_argument("--part", choices=sorted(PARTS), help="one part, with its answer as JSON")
     parser.add_argument("--model", default="", help="model file of a part")

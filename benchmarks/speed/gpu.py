@@ -215,9 +215,9 @@ def descent(n: int, s: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=50_000)
-    parser.add_argument("--labels", type=int, default=10)
-    parser.add_argument("--part", choices=["chain", "descent"])
+    parser.add_argument("--tokens", type=int, default=50_000, help="distinct ones")
+    parser.add_argument("--labels", type=int, default=10, help="how many")
+    parser.add_argument("--part", choices=["chain", "descent"], help="both by default")
     given = parser.parse_args(arguments)
     print(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}\n")
     if given.part != "descent":

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=500, help="sentences")
     parser.add_argument("--refits", type=int, default=20, help="sentences to leave out truly")
-    parser.add_argument("--c2", type=float, default=1.0)
+    parser.add_argument("--c2", type=float, default=1.0, help="penalty")
     args = parser.parse_args(arguments)
     data, rng = spanish(as_published=True).train, np.random.default_rng(0)
     X, y = data.pick(rng.permutation(len(data.y))[: args.n])

@@ -121,7 +121,7 @@ def table(args: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, help="sentences of CoNLL-2000 and of the Spanish names")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="that take turns")
     parser.add_argument("--part", choices=PARTS, help="one part, with its answer as JSON")
     args = parser.parse_args(arguments)
     if args.part:

@@ -19,10 +19,13 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import seqfield as sf
 from benchmarks._data import chunking_template, conll2000
 from benchmarks._process import alone, answer, seconds, take_turns
 from benchmarks._table import header, median_ratio, percent, progress, row
 from benchmarks.speed import _crfsuite
+from seqfield.estimators._descent import _Watch
+from seqfield.metrics import span_f1, token_accuracy
 
 TIMED = 6
 #: learner: CRFsuite's algorithm, its parameters, its epochs, our epochs
@@ -45,18 +48,15 @@ def crfsuite(args: argparse.Namespace) -> dict[str, Any]:
     return out
 
 
-def seqfield(args: argparse.Namespace, n_jobs: int) -> dict[str, Any]:
-    import seqfield as sf
-    from seqfield.estimators import _linear
-
+def own(args: argparse.Namespace, n_jobs: int) -> dict[str, Any]:
     times: list[float] = []
-    watch = _linear._Watch.__call__
+    watch = _Watch.__call__
 
-    def watched(self: _linear._Watch, step: object) -> bool:
+    def watched(self: _Watch, step: object) -> bool:
         times.append(time.perf_counter())
         return watch(self, step)
 
-    _linear._Watch.__call__ = watched  # called once at the end of each epoch
+    _Watch.__call__ = watched  # called once at the end of each epoch
     features = sf.Template(chunking_template())
     settings = {"max_iter": args.epochs, "random_state": 0, "n_jobs": n_jobs}
     if args.learner == "averaged perceptron":
@@ -72,15 +72,13 @@ def seqfield(args: argparse.Namespace, n_jobs: int) -> dict[str, Any]:
 
 
 def scores(y: Any, predicted: Any) -> dict[str, float]:
-    from seqfield.metrics import span_f1, token_accuracy
-
     return {"accuracy": token_accuracy(y, predicted), "f1": span_f1(y, predicted)}
 
 
 WHO = {
     "crfsuite": crfsuite,
-    "seqfield, 1 thread": partial(seqfield, n_jobs=1),
-    "seqfield, 2 threads": partial(seqfield, n_jobs=2),
+    "seqfield, 1 thread": partial(own, n_jobs=1),
+    "seqfield, 2 threads": partial(own, n_jobs=2),
 }
 
 
@@ -116,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="do not train to the end")
     parser.add_argument("--n", type=int, help="train on the first sentences alone")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="that take turns")
     parser.add_argument("--who", choices=WHO, help="one learner, with its answer as JSON")
     parser.add_argument("--learner", choices=LEARNERS, help="what it learns (with --who)")
     parser.add_argument("--epochs", type=int, help="how long (with --who)")

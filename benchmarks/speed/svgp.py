@@ -58,7 +58,7 @@ def fit(n_tokens: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="of the largest size")
     parser.add_argument("--one", action="store_true", help="this size alone, answer as JSON")
     args = parser.parse_args(arguments)
     if args.one:

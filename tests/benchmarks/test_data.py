@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from benchmarks._data import cut, english, spanish
 from benchmarks._prosody import _sentences, only, prosody, windowed
 

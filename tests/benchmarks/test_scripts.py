@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from pathlib import Path
 
 import pytest
+from benchmarks._process import alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +65,21 @@ def test_commands_name_benchmarks(place):
     assert found
     assert found <= set(FILES)
     assert not re.findall(r"benchmarks/[\w/]+\.py", text)
+
+
+@pytest.mark.skipif(not os.environ.get("SEQFIELD_DATA"), reason="needs SEQFIELD_DATA")
+@pytest.mark.parametrize(
+    ("module", "time", "arguments"),
+    [
+        ("crf", "iteration", ("--part", "train_seqfield_1", "--quick", "--model", "m.sf")),
+        (
+            "online",
+            "epoch",
+            ("--who", "seqfield, 1 thread", "--learner", "averaged perceptron", "--epochs", 3),
+        ),
+    ],
+)
+def test_parts_that_watch_training(module, time, arguments, tmp_path):
+    """They hang on to private names of the library, which may move."""
+    given = [tmp_path / one if one == "m.sf" else one for one in arguments]
+    assert alone(f"benchmarks.speed.{module}", *given, "--n", 20)[time] > 0

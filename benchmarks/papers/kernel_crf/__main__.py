@@ -1,6 +1,6 @@
 """The kernel CRF experiments (Lafferty, Liu and Zhu 2004): figures 2-4 and tables 1-3.
 
-    SEQFIELD_DATA=... python -m benchmarks.papers.kernel_crf [--part protein] [--tiny] [--figures docs]
+    SEQFIELD_DATA=... python -m benchmarks.papers.kernel_crf [--part protein] [--tiny]
 
 Prints markdown tables beside the paper's numbers; progress goes to standard error. The galaxy is
 drawn anew for each trial; the proteins are other chains than the paper's, so there the relations
