@@ -1,6 +1,6 @@
 # make demo   sets everything up and shows what seqfield does
 # make test   sets everything up and runs lint, types, layers and all tests
-# with SEQFIELD_DATA set:
+# with SEQFIELD_DATA set (benchmarks/README.md says more):
 # make bench  compares speed with python-crfsuite
 # make papers reproduces the four NLP tasks; make thesis the primal learners, make kernels the
 # kernel models, make margins the maximum margins, make pseudo GPSL, make graybox GPstruct and the
@@ -30,44 +30,44 @@ check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=15
 
 bench: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/speed/crf.py
-	$(BIN)/python benchmarks/speed/online.py
-	$(BIN)/python benchmarks/speed/primal.py
-	$(BIN)/python benchmarks/speed/kernel.py
-	$(BIN)/python benchmarks/speed/margin.py
+	$(BIN)/python -m benchmarks.speed.crf
+	$(BIN)/python -m benchmarks.speed.online
+	$(BIN)/python -m benchmarks.speed.primal
+	$(BIN)/python -m benchmarks.speed.kernel
+	$(BIN)/python -m benchmarks.speed.margin
 
 papers: $(VENV)/.installed
-	$(BIN)/python benchmarks/papers/four_tasks.py
+	$(BIN)/python -m benchmarks.papers.four_tasks
 
 thesis: $(VENV)/.installed
-	$(BIN)/python benchmarks/papers/thesis_primal.py
+	$(BIN)/python -m benchmarks.papers.primal
 
 kernels: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/papers/gpsc.py ner
-	$(BIN)/python benchmarks/papers/gpsc.py sparse
-	$(BIN)/python benchmarks/papers/gpsc.py prosody --figures docs
-	$(BIN)/python benchmarks/papers/kcrf.py --figures docs
+	$(BIN)/python -m benchmarks.papers.gpsc ner
+	$(BIN)/python -m benchmarks.papers.gpsc sparse
+	$(BIN)/python -m benchmarks.papers.gpsc prosody --figures docs
+	$(BIN)/python -m benchmarks.papers.kernel_crf --figures docs
 
 margins: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/papers/hmsvm.py four
-	$(BIN)/python benchmarks/papers/hmsvm.py ner
-	$(BIN)/python benchmarks/papers/hmsvm.py prosody
-	$(BIN)/python benchmarks/papers/hmsvm.py support
+	$(BIN)/python -m benchmarks.papers.hmsvm four
+	$(BIN)/python -m benchmarks.papers.hmsvm ner
+	$(BIN)/python -m benchmarks.papers.hmsvm prosody
+	$(BIN)/python -m benchmarks.papers.hmsvm support
 
 pseudo: $(VENV)/.installed-bench
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py table
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py folds
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py missing --figures docs
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/gpsl.py time
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpsl table
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpsl folds
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpsl missing --figures docs
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpsl time
 
 graybox: $(VENV)/.installed-bench
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py small
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py large
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py speed
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/papers/graybox.py evaluations
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpstruct small
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpstruct large
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpstruct speed
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.papers.gpstruct evaluations
 
 active: $(VENV)/.installed-bench
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/active.py --figures docs
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.active_learning --figures docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

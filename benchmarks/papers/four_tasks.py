@@ -1,6 +1,6 @@
 """The four NLP tasks on the five published folds: token error and negative log-likelihood.
 
-    SEQFIELD_DATA=... python benchmarks/papers/four_tasks.py
+    SEQFIELD_DATA=... python -m benchmarks.papers.four_tasks [--model "CRF, c2=1"] [--task chunking]
 
 Prints one row for each model and task: token error in percent, mean (sd) over the folds, of the
 best labelling and of the best label for each token, and NLL = sum over test tokens of -log p(y_t |
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,14 +24,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, KFold
 
 import seqfield as sf
+from benchmarks._data import TASKS, published_folds
+from benchmarks._table import header, row, with_sd
 from seqfield.data.datasets import FoldTask, load_fold_task
 
-TASKS = ("basenp", "chunking", "segmentation", "japanesene")
 GRID = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-
-
-def pick(items: list, index: np.ndarray) -> list:
-    return [items[i] for i in index]
 
 
 def crf(task: FoldTask, **params: object) -> sf.CRF:
@@ -92,29 +89,26 @@ DECODINGS = ("viterbi", "posterior")
 def measure(make: Callable[[FoldTask], object], task: FoldTask) -> tuple[np.ndarray, list[float]]:
     """Errors (folds, decodings) and NLL of each fold."""
     errors, nlls = [], []
-    for train, test in task.folds:
-        model = make(task).fit(pick(task.X, train), pick(task.y, train))
+    for X, y, X_test, y_test in published_folds(task):
+        model = make(task).fit(X, y)
         model = getattr(model, "best_estimator_", model)
-        X, y = pick(task.X, test), pick(task.y, test)
-        found = [model.predict(X, decoding=decoding) for decoding in DECODINGS]
-        errors.append([100 * sf.metrics.token_error(y, labels) for labels in found])
-        nlls.append(sf.metrics.token_nll(y, model.predict_proba(X), model.classes_))
+        found = [model.predict(X_test, decoding=decoding) for decoding in DECODINGS]
+        errors.append([100 * sf.metrics.token_error(y_test, labels) for labels in found])
+        nlls.append(sf.metrics.token_nll(y_test, model.predict_proba(X_test), model.classes_))
     return np.array(errors), nlls
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="", help="only models whose name contains this")
     parser.add_argument("--task", default="", help="only tasks whose name contains this")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print("| model | task | token error % | posterior decoding | NLL |")
-    print("| --- | --- | --- | --- | --- |")
+    header("model", "task", "token error %", "posterior decoding", "NLL")
     for name, make in MODELS.items():
         for task in (t for t in TASKS if args.model in name and args.task in t):
             errors, nlls = measure(make, load_fold_task(task))
-            cells = [f"{each.mean():.2f} ({each.std(ddof=1):.2f})" for each in errors.T]
-            print("|", " | ".join([name, task, *cells, f"{np.mean(nlls):.0f}"]), "|", flush=True)
+            row(name, task, *map(with_sd, errors.T), f"{np.mean(nlls):.0f}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Gaussian-process sequence classification (Altun, Hofmann, Smola 2004; Altun 2005, chapter 5).
 
-    SEQFIELD_DATA=... python benchmarks/papers/gpsc.py ner
-    SEQFIELD_DATA=... python benchmarks/papers/gpsc.py sparse
-    SEQFIELD_DATA=... python benchmarks/papers/gpsc.py prosody --figures docs
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpsc ner
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpsc sparse
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpsc prosody --figures docs
 
 ner: Spanish named entities, five folds over 1,000 random sentences, word and spelling of the word,
 the one before and the one after (Table 5.1); sparse: with chosen coordinates, a quarter as many as
 tokens.
 prosody: the Helsinki corpus in place of Switchboard: degree 1, 2 and 3, accuracy against
 sparseness (figure 1b), precision against coverage (figure 1c).
---folds 1 does the first fold alone. Nothing is tuned on test labels: penalties are those of the
-best likelihood on sentences outside of all folds.
+--folds 1 does the first fold alone, --n 40 with so few sentences. Nothing is tuned on test labels:
+penalties are those of the best likelihood on sentences outside of all folds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _thesis_data import Data, prosody, spanish, windowed
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold
 
 import seqfield as sf
+from benchmarks._data import Data, Split, encoded, five_folds, spanish, words
+from benchmarks._figures import pyplot, save
+from benchmarks._prosody import prosody, windowed
+from benchmarks._table import header, row, with_sd
 
 N_SENTENCES = 1000
 N_FRAGMENTS, N_DEVELOPMENT = 1824, 600
@@ -50,41 +52,29 @@ def crf(c2: float) -> sf.CRF:
     return sf.CRF(c2=c2, observed_only=False, max_iter=300, n_jobs=JOBS)
 
 
-def folds_of(data: Data, n: int, features: Any) -> list[Any]:
-    """Encoded X and y to train on and to test on."""
-    out = []
-    for train, test in list(KFold(5, shuffle=True, random_state=0).split(data.y))[:n]:
-        X = features.fit_transform(data.pick(train).X)
-        out.append(
-            (X, data.pick(train).y, features.transform(data.pick(test).X), data.pick(test).y)
-        )
-    return out
-
-
-def named_entities(n_folds: int) -> None:
+def entities(n_folds: int, most: int | None, degrees: Sequence[int]) -> tuple[Any, list[Split]]:
+    """Penalties by degree from sentences outside of all folds, and the folds."""
     train = spanish().train
     order = np.random.default_rng(0).permutation(len(train.y))
     data, rest = train.pick(order[:N_SENTENCES]), train.pick(order[N_SENTENCES:][:N_DEVELOPMENT])
-    words = sf.Words(window=3, spelling="ner", columns=False)
-    penalty = {degree: penalty_of(degree, rest, words) for degree in (1, 2)}
-    title(f"Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds", "thesis")
-    parts = folds_of(data, n_folds, words)
+    data, rest = data.pick(slice(most)), rest.pick(slice(most))
+    penalty = {degree: penalty_of(degree, rest, words()) for degree in degrees}
+    title(f"Spanish named entities, {len(data.y)} sentences, {n_folds} folds", "thesis")
+    return penalty, five_folds(data, words(), n_folds)
+
+
+def named_entities(n_folds: int, most: int | None) -> None:
+    penalty, parts = entities(n_folds, most, (1, 2))
     report("DGPS1", "4.58", partial(dense, 1, c2=penalty[1]), parts)
     report("DGPS2", "4.39", partial(dense, 2, c2=penalty[2]), parts)
     report("CRF, hardly regularised", "4.92", partial(crf, UNREGULARISED), parts)
     report("CRF-B", "4.56", partial(crf, penalty[1]), parts)
 
 
-def sparse_entities(n_folds: int) -> None:
-    train = spanish().train
-    order = np.random.default_rng(0).permutation(len(train.y))
-    data, rest = train.pick(order[:N_SENTENCES]), train.pick(order[N_SENTENCES:][:N_DEVELOPMENT])
-    words = sf.Words(window=3, spelling="ner", columns=False)
-    c2 = penalty_of(2, rest, words)
-    title(f"Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds", "thesis")
-    parts = folds_of(data, n_folds, words)
-    full = report("DGPS2", "4.39", partial(dense, 2, c2=c2), parts)
-    few = partial(dense, 2, c2=c2, method="sparse", n_coordinates=0.25)
+def sparse_entities(n_folds: int, most: int | None) -> None:
+    penalty, parts = entities(n_folds, most, (2,))
+    full = report("DGPS2", "4.39", partial(dense, 2, c2=penalty[2]), parts)
+    few = partial(dense, 2, c2=penalty[2], method="sparse", n_coordinates=0.25)
     some = report("SGPS2, a quarter as many coordinates as tokens", "4.48", few, parts)
     lost = np.array(some) - full
     print(f"\nSGPS2 against DGPS2: {lost.mean():+.2f} points of error, by fold {lost.round(2)}")
@@ -92,11 +82,10 @@ def sparse_entities(n_folds: int) -> None:
 
 def title(text: str, source: str) -> None:
     print(f"\n### {text}\n")
-    print(f"| model | token error % (sd) | {source} | tokens chosen % | CPU minutes a fold |")
-    print("| --- | --- | --- | --- | --- |", flush=True)
+    header("model", "token error % (sd)", source, "tokens chosen %", "CPU minutes a fold")
 
 
-def report(name: str, theirs: str, make: Make, parts: list[Any]) -> list[float]:
+def report(name: str, theirs: str, make: Make, parts: list[Split]) -> list[float]:
     errors, kept, begin = [], [], time.process_time()
     for X, y, X_test, y_test in parts:
         model = make().fit(X, y)
@@ -105,23 +94,20 @@ def report(name: str, theirs: str, make: Make, parts: list[Any]) -> list[float]:
             kept.append(100 * model.n_chosen_ / model.n_tokens_)
     minutes = (time.process_time() - begin) / 60 / len(parts)
     share = f"{np.mean(kept):.1f}" if kept else ""
-    print(
-        f"| {name} (c2 = {model.c2:g}) | {np.mean(errors):.2f} ({np.std(errors):.2f}) | {theirs} "
-        f"| {share} | {minutes:.1f} |",
-        flush=True,
-    )
+    told = f"{name} (c2 = {model.c2:g})"
+    row(told, with_sd(errors, ddof=0), theirs, share, f"{minutes:.1f}")
     return errors
 
 
-def pitch(n_folds: int, figures: Path | None) -> None:
+def pitch(n_folds: int, most: int | None, figures: Path | None) -> None:
     raw = prosody(N_FRAGMENTS + N_DEVELOPMENT)
     data, features = Data(windowed(raw.X, 3), raw.y), sf.Attributes(min_freq=2)
-    development = data.pick(slice(N_FRAGMENTS, None))
+    development = data.pick(slice(N_FRAGMENTS, None)).pick(slice(most))
     penalty = {degree: penalty_of(degree, development, features) for degree in DEGREES}
-    data = data.pick(slice(N_FRAGMENTS))
-    parts = folds_of(data, n_folds, features)
-    n_tokens = parts[0][0].n_tokens
-    name = f"Prosody, 1,824 sentences, window 3, {n_folds} folds of {n_tokens} tokens"
+    data = data.pick(slice(N_FRAGMENTS)).pick(slice(most))
+    parts = five_folds(data, features, n_folds)
+    n_tokens = parts[0].X.n_tokens
+    name = f"Prosody, {len(data.y):,} sentences, window 3, {n_folds} folds of {n_tokens} tokens"
     title(name, "thesis (Switchboard)")
     report("CRF", "", partial(crf, penalty[1]), parts)
     found = {
@@ -157,17 +143,14 @@ def penalty_of(degree: int, data: Data, features: Any) -> float:
     """c2 of the best likelihood on held-out development sentences, which are no part of the
     folds."""
     cut = 4 * len(data.y) // 5
-    fit, held = data.pick(slice(cut)), data.pick(slice(cut, None))
-    X, X_held = features.fit_transform(fit.X), features.transform(held.X)
-    found = {
-        c2: dense(degree, c2=c2).fit(X, fit.y).log_likelihood(X_held, held.y).sum() for c2 in GRID
-    }
+    X, y, X_held, y_held = encoded(data.pick(slice(cut)), data.pick(slice(cut, None)), features)
+    found = {c2: dense(degree, c2=c2).fit(X, y).log_likelihood(X_held, y_held).sum() for c2 in GRID}
     best = max(found, key=found.get)
     print(f"degree {degree}: c2 = {best:g} from {GRID}")
     return best
 
 
-def abstention(parts: list[Any], c2: float) -> list[tuple[float, float]]:
+def abstention(parts: list[Split], c2: float) -> list[tuple[float, float]]:
     """Coverage and precision of DGPS2 by threshold, over all folds."""
     sure, right = [], []
     for X, y, X_test, y_test in parts:
@@ -177,8 +160,7 @@ def abstention(parts: list[Any], c2: float) -> list[tuple[float, float]]:
         labels = model.classes_[p.argmax(axis=1)]
         right.append(labels == np.concatenate([np.asarray(row) for row in y_test]))
     s, r = np.concatenate(sure), np.concatenate(right)
-    print("| abstain on % | precision % | error falls by % of itself | thesis |")
-    print("| --- | --- | --- | --- |")
+    header("abstain on %", "precision %", "error falls by % of itself", "thesis")
     base = 1 - r.mean()
     curve = []
     for share in (0.0, 0.05, 0.10, 0.15, 0.20, 0.30, 0.50):
@@ -187,42 +169,36 @@ def abstention(parts: list[Any], c2: float) -> list[tuple[float, float]]:
         curve.append((float(kept.mean()), float(1 - error)))
         theirs = "8.54 at 14.93 %" if share == 0.15 else ""
         fall = 100 * (base - error) / base
-        print(
-            f"| {100 * (1 - kept.mean()):.1f} | {100 * (1 - error):.2f} | {fall:.1f} | {theirs} |"
-        )
+        told = f"{100 * (1 - kept.mean()):.1f}", f"{100 * (1 - error):.2f}", f"{fall:.1f}"
+        row(*told, theirs)
     return curve
 
 
 def draw(folder: Path, dense_errors: list[float], sparse: Any, curve: Any) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    _, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(9, 3.2))
     left.axhline(100 - np.mean(dense_errors), color="black", label="dense")
     left.plot([100 * k for k in sparse], [100 - np.mean(v) for v in sparse.values()], "o-")
     left.set(xlabel="coordinates, % of tokens", ylabel="accuracy %", title="SGPS2")
     left.legend()
     right.plot([100 * c for c, _ in curve], [100 * p for _, p in curve], "o-")
     right.set(xlabel="tokens labelled, %", ylabel="precision %", title="abstention, DGPS2")
-    plt.tight_layout()
-    plt.savefig(folder / "gpsc_prosody.png", dpi=110)
+    save(figure, folder, "gpsc_prosody.png")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("ner", "sparse", "prosody"))
-    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--folds", type=int, default=5, help="the first ones alone")
+    parser.add_argument("--n", type=int, help="so few sentences, also to choose penalties on")
     parser.add_argument("--figures", type=Path, help="folder for PNG files (prosody)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
     if args.part == "ner":
-        named_entities(args.folds)
+        named_entities(args.folds, args.n)
     elif args.part == "sparse":
-        sparse_entities(args.folds)
+        sparse_entities(args.folds, args.n)
     else:
-        pitch(args.folds, args.figures)
+        pitch(args.folds, args.n, args.figures)
 
 
 if __name__ == "__main__":

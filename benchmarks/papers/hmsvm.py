@@ -1,16 +1,16 @@
 """Hidden Markov SVMs and dual perceptrons (Altun 2005, chapter 4).
 
-    SEQFIELD_DATA=... python benchmarks/papers/hmsvm.py ner
-    SEQFIELD_DATA=... python benchmarks/papers/hmsvm.py prosody
-    SEQFIELD_DATA=... python benchmarks/papers/hmsvm.py four
-    SEQFIELD_DATA=... python benchmarks/papers/hmsvm.py support
+    SEQFIELD_DATA=... python -m benchmarks.papers.hmsvm ner
+    SEQFIELD_DATA=... python -m benchmarks.papers.hmsvm prosody
+    SEQFIELD_DATA=... python -m benchmarks.papers.hmsvm four
+    SEQFIELD_DATA=... python -m benchmarks.papers.hmsvm support
 
 ner: Spanish named entities, five folds over 3,000 random sentences that are shorter than 60 and
 have at least 3 labels of names, window 3 (Table 4.1). prosody: the Helsinki corpus in place of
 Switchboard, window 5, degree 1, 2 and 3 (figure 4.1), with the sparseness figures of section 4.6.
 four: the four NLP tasks on the published folds, C by 3-fold cross-validation inside each training
 fold. support: the support sequences of an HM-SVM beside those of GPSC (section 5.6), and one
-sentence as in figure 4.2. --folds 1 does the first fold alone.
+sentence as in figure 4.2. --folds 1 does the first fold alone, --n 60 with so few sentences.
 
 C, penalties and epochs are those of the best F1 or accuracy on sentences outside of all folds.
 """
@@ -20,17 +20,28 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from _thesis_data import Data, prosody, spanish, windowed
-from four_tasks import TASKS, pick
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, KFold
 
 import seqfield as sf
+from benchmarks._data import (
+    TASKS,
+    Data,
+    Split,
+    encoded,
+    five_folds,
+    published_folds,
+    spanish,
+    words,
+)
+from benchmarks._process import timed
+from benchmarks._prosody import prosody, windowed
+from benchmarks._table import header, row, with_sd
 from seqfield.data.datasets import FoldTask, load_fold_task
 
 N_SENTENCES, N_DEVELOPMENT, LONGEST, FEWEST = 3000, 600, 60, 3
@@ -72,25 +83,22 @@ class Study:
     def __init__(
         self, data: Data, rest: Data, features: Any, metric: Metric, n_folds: int, only: str
     ) -> None:
-        self.metric, self.only = metric, only
+        self.metric, self.only, self.n = metric, only, len(data.y)
         cut = 2 * len(rest.y) // 3
-        self.development = self.encode(rest.pick(slice(cut)), rest.pick(slice(cut, None)), features)
-        splits = list(KFold(5, shuffle=True, random_state=0).split(data.y))[:n_folds]
-        self.folds = [self.encode(data.pick(a), data.pick(b), features) for a, b in splits]
-        self.tokens = self.folds[0][0].x
+        self.development = encoded(rest.pick(slice(cut)), rest.pick(slice(cut, None)), features)
+        self.folds = five_folds(data, features, n_folds)
+        self.tokens = self.folds[0].X.x
 
-    @staticmethod
-    def _encode(train: Data, test: Data, features: Any) -> Any:
-        X = features.fit_transform(train.X)
-        return X, train.y, features.transform(test.X), test.y
+    def title(self, name: str) -> None:
+        n, tokens = len(self.folds), self.folds[0].X.n_tokens
+        print(f"\n### {name}, {self.n} sentences, {n} folds of {tokens} tokens\n")
 
     def scale(self, degree: int) -> float:
         """Mean of k(x, x)."""
         return float(kernel_of(degree).fit(self.tokens).diagonal(self.tokens).mean())
 
-    def score(self, model: Any, part: Any) -> float:
-        X, y, X_test, y_test = part
-        return 100 * self.metric(y_test, model.fit(X, y).predict(X_test))
+    def score(self, model: Any, part: Split) -> float:
+        return 100 * self.metric(part.y_test, model.fit(part.X, part.y).predict(part.X_test))
 
     def tuned(self, make: Make, name: str, grid: tuple[Any, ...]) -> tuple[Make, str]:
         """The maker with the value that is best on development data, and what that is."""
@@ -108,18 +116,8 @@ class Study:
             models.append(make())
             scores.append(self.score(models[-1], part))
         minutes = (time.time() - begin) / 60 / len(scores)
-        mean, spread = np.mean(scores), np.std(scores)
-        row(name, chosen, f"{mean:.2f} ({spread:.2f})", theirs, f"{minutes:.2f}")
+        row(name, chosen, with_sd(scores, ddof=0), theirs, f"{minutes:.2f}")
         return models
-
-
-def row(*cells: Any) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
-def header(*cells: str) -> None:
-    row(*cells)
-    row(*("---" for _ in cells))
 
 
 def names_of(data: Data) -> Data:
@@ -128,19 +126,18 @@ def names_of(data: Data) -> Data:
     return data.pick(np.flatnonzero(fits))
 
 
-def named_entities(n_folds: int, only: str) -> None:
+def named_entities(n_folds: int, only: str, most: int | None) -> None:
     data = names_of(spanish().train)
     order = np.random.default_rng(0).permutation(len(data.y))
     study = Study(
-        data.pick(order[:N_SENTENCES]),
-        data.pick(order[N_SENTENCES:][:N_DEVELOPMENT]),
-        sf.Words(window=3, spelling="ner", columns=False),
+        data.pick(order[:N_SENTENCES][:most]),
+        data.pick(order[N_SENTENCES:][:N_DEVELOPMENT][:most]),
+        words(),
         sf.metrics.span_f1,
         n_folds,
         only,
     )
-    n = study.folds[0][0].n_tokens
-    print(f"\n### Spanish named entities, {N_SENTENCES} sentences, {n_folds} folds of {n} tokens\n")
+    study.title("Spanish named entities")
     header("model", "chosen on other sentences", "F1 (sd)", "thesis", "minutes a fold")
     study.add("HMM, overlapping features", "69.11", sf.HMM, "alpha", ALPHAS)
     crf = partial(sf.CRF, observed_only=False)
@@ -178,19 +175,18 @@ def machines(study: Study, theirs: dict[int, str], grid: tuple[float, ...] = C_G
         )
 
 
-def pitch(n_folds: int, only: str) -> None:
+def pitch(n_folds: int, only: str, most: int | None) -> None:
     raw = prosody(N_FRAGMENTS + N_DEVELOPMENT)
     data = Data(windowed(raw.X, 5), raw.y)
     study = Study(
-        data.pick(slice(N_FRAGMENTS)),
-        data.pick(slice(N_FRAGMENTS, None)),
+        data.pick(slice(N_FRAGMENTS)).pick(slice(most)),
+        data.pick(slice(N_FRAGMENTS, None)).pick(slice(most)),
         sf.Attributes(min_freq=2),
         sf.metrics.token_accuracy,
         n_folds,
         only,
     )
-    n = study.folds[0][0].n_tokens
-    print(f"\n### Prosody, {N_FRAGMENTS} sentences, window 5, {n_folds} folds of {n} tokens\n")
+    study.title("Prosody, window 5")
     header("model", "chosen on other sentences", "accuracy % (sd)", "thesis", "minutes a fold")
     crf = partial(sf.CRF, observed_only=False)
     study.add("CRF", "", crf, "c2", C2_GRID)
@@ -219,9 +215,9 @@ def searched(task: FoldTask, kernel: Any, **params: Any) -> GridSearchCV:
     )
 
 
-def four(n_folds: int, only: str) -> None:
+def four(tasks: Sequence[str], n_folds: int, only: str) -> None:
     header("task", "model", "token error % (sd)", "GPstruct paper's SVM", "svm_hmm", "C", "fit, s")
-    for name in TASKS:
+    for name in tasks:
         task = load_fold_task(name)
         makers: dict[str, Make] = {
             f"linear, {margin} margin": partial(searched, task, sf.kernels.Linear(), margin=margin)
@@ -236,22 +232,19 @@ def four(n_folds: int, only: str) -> None:
             if only not in label:
                 continue
             errors, costs, seconds = [], [], []
-            for train, test in task.folds[:n_folds]:
-                X, y = pick(task.X, train), pick(task.y, train)
+            for X, y, X_test, y_test in published_folds(task, n_folds):
                 model: Any = make()
                 if isinstance(model, GridSearchCV):
                     found = model.fit(X, y)
                     costs.append(f"{found.best_params_['C']:.3g}")
                     model = found.best_estimator_
-                begin = time.perf_counter()
-                model.fit(X, y)
-                seconds.append(time.perf_counter() - begin)
-                predicted = model.predict(pick(task.X, test))
-                errors.append(100 * sf.metrics.token_error(pick(task.y, test), predicted))
+                model, took = timed(partial(model.fit, X, y))
+                seconds.append(took)
+                errors.append(100 * sf.metrics.token_error(y_test, model.predict(X_test)))
             row(
                 name,
                 label,
-                f"{np.mean(errors):.2f} ({np.std(errors, ddof=1):.2f})",
+                with_sd(errors),
                 *THEIRS[name],
                 " ".join(costs),
                 f"{np.median(seconds):.2f}",
@@ -261,12 +254,11 @@ def four(n_folds: int, only: str) -> None:
 # --- support sequences ----------------------------------------------------------------------------
 
 
-def support() -> None:
+def support(n: int | None) -> None:
     """300 sentences, as in figure 4.2."""
     data = names_of(spanish().train)
-    data = data.pick(np.random.default_rng(0).permutation(len(data.y))[:300])
-    words = sf.Words(window=3, spelling="ner", columns=False)
-    X = words.fit_transform(data.X)
+    data = data.pick(np.random.default_rng(0).permutation(len(data.y))[: n or 300])
+    X = words().fit_transform(data.X)
     kernel = kernel_of(2)
     scale = float(kernel.fit(X.x).diagonal(X.x).mean())
     found = {
@@ -276,7 +268,7 @@ def support() -> None:
             kernel, c2=3.0, method="sequence", n_coordinates=1000, random_state=0
         ).fit(X, data.y),
     }
-    print("\n### Support sequences of 300 Spanish sentences, degree 2\n")
+    print(f"\n### Support sequences of {len(data.y)} Spanish sentences, degree 2\n")
     header(
         "model", "support sequences", "% of sentences without", "for each with some",
         "positions from gold, mean", "median", "tokens of a sentence",
@@ -302,19 +294,21 @@ def support() -> None:
 PARTS = {"ner": named_entities, "prosody": pitch}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=[*PARTS, "four", "support"])
-    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--folds", type=int, default=5, help="the first ones alone")
+    parser.add_argument("--n", type=int, help="so few sentences (not four)")
+    parser.add_argument("--task", default="", help="only tasks whose name contains this (four)")
     parser.add_argument("--model", default="", help="only models whose name contains this")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
     if args.part == "support":
-        support()
+        support(args.n)
     elif args.part == "four":
-        four(args.folds, args.model)
+        four([task for task in TASKS if args.task in task], args.folds, args.model)
     else:
-        PARTS[args.part](args.folds, args.model)
+        PARTS[args.part](args.folds, args.model, args.n)
 
 
 if __name__ == "__main__":

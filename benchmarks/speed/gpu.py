@@ -1,6 +1,6 @@
 """engine="jax" on an accelerator: forward-backward, and the iterations of dense GPSC.
 
-    PYTHONPATH=src python benchmarks/speed/gpu.py [--tokens 50000] [--labels 10]
+    python -m benchmarks.speed.gpu [--tokens 50000] [--labels 10]
 
 chain: marginals with summed pairs of 20 x tokens in sequences of 5 to 45, by JAX with the scores
 already on the device and with all transfers, and by the compiled loops in the same run.
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import jax
@@ -22,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks._process import seconds
+from benchmarks._table import header, row
 from seqfield import chain
 from seqfield.architectures._jax import DeviceGram
 from seqfield.chain import _padded
@@ -39,24 +42,16 @@ ROUNDS, ITERATIONS, WARM = 7, 40, 5
 BANDWIDTH = 4.8e12
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
-
-
 def offsets_of(n_tokens: int, rng: np.random.Generator) -> np.ndarray:
     """Sequences of 5 to 45 tokens, the last one cut."""
     ends = np.cumsum(rng.integers(5, 46, n_tokens // 5))
     return np.concatenate([[0], ends[ends < n_tokens - 1], [n_tokens]])
 
 
-def timed(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[float, float]:
+def first_and_usual(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[float, float]:
     """Seconds of the first call and the median of the others."""
-    seconds = []
-    for _ in range(rounds + 1):
-        begin = time.perf_counter()
-        jax.block_until_ready(work())
-        seconds.append(time.perf_counter() - begin)
-    return seconds[0], median(seconds[1:])
+    found = [seconds(lambda: jax.block_until_ready(work())) for _ in range(rounds + 1)]
+    return found[0], median(found[1:])
 
 
 def forward_backward(n_tokens: int, n_labels: int) -> None:
@@ -65,25 +60,26 @@ def forward_backward(n_tokens: int, n_labels: int) -> None:
     node, edge = rng.normal(size=(n_tokens, n_labels)), rng.normal(size=(n_labels, n_labels))
     scores = chain.ChainScores(node, edge, offsets)
     weights = np.ones(len(offsets) - 1)
-    say(f"chain: {n_tokens} tokens, {n_labels} labels, {len(weights)} sequences\n")
+    print(f"chain: {n_tokens} tokens, {n_labels} labels, {len(weights)} sequences\n")
 
     def run(engine: str, n_jobs: int = 1) -> chain.Marginals:
         return chain.marginals(scores, pairs="sum", engine=engine, n_jobs=n_jobs)
 
-    rows = [("numba, one thread", *timed(lambda: run("numba"), 3))]
-    rows.append(("numba, all threads", *timed(lambda: run("numba", -1))))
-    rows.append(("JAX with transfers", *timed(lambda: run("jax", -1))))
+    rows = [("numba, one thread", *first_and_usual(lambda: run("numba"), 3))]
+    rows.append(("numba, all threads", *first_and_usual(lambda: run("numba", -1))))
+    rows.append(("JAX with transfers", *first_and_usual(lambda: run("jax", -1))))
     with double():
         batch = _padded.load(scores, None)
-        own = timed(lambda: _padded.run_marginals(batch, "sum", weights)[1:])
+        own = first_and_usual(lambda: _padded.run_marginals(batch, "sum", weights)[1:])
         rows.append(("JAX, scores on the device", *own))
     off = np.abs(run("jax").node - run("numba").node).max()
-    say("| marginals, pairs summed | first call s | ms | tokens / s | times numba, all threads |")
-    say("| --- | --- | --- | --- | --- |")
+    header(
+        "marginals, pairs summed", "first call s", "ms", "tokens / s", "times numba, all threads"
+    )
     for name, first, usual in rows:
         ratio = rows[1][2] / usual
-        say(f"| {name} | {first:.2f} | {1e3 * usual:.2f} | {n_tokens / usual:.3g} | {ratio:.2f} |")
-    say(f"\nlargest difference of a node marginal: {off:.1e}\n")
+        row(name, f"{first:.2f}", f"{1e3 * usual:.2f}", f"{n_tokens / usual:.3g}", f"{ratio:.2f}")
+    print(f"\nlargest difference of a node marginal: {off:.1e}\n")
 
 
 def problem(n: int, s: int, dtype: str) -> tuple[Objective, OnDevice]:
@@ -94,7 +90,7 @@ def problem(n: int, s: int, dtype: str) -> tuple[Objective, OnDevice]:
     begin = time.perf_counter()
     cov = OnDevice.of(RBF(8.0), x, budget=1e13, dtype=dtype, advice="")
     cov.blocks.block_until_ready()
-    say(f"gram matrix of {n} tokens in {dtype} formed in {time.perf_counter() - begin:.2f} s")
+    print(f"gram matrix of {n} tokens in {dtype} formed in {time.perf_counter() - begin:.2f} s")
     goal = Objective(
         DeviceGram(s, cov),
         LogLoss(),
@@ -127,19 +123,16 @@ def split(n: int, s: int, dtype: str) -> list[tuple[str, float]]:
     result = optimiser.minimise(goal, theta, callback)
     device.try_step = original
     gap = goal.gap(result.theta, result.gradient)
-    seconds = time.perf_counter() - begin
-    say(f"{result.n_iter} iterations in {seconds:.2f} s: {result.value:.8g}, gap {gap:.2g}")
-    every = [
-        1e3 * (later[0] - now[0])
-        for now, later in zip(stamps[WARM:], stamps[WARM + 1 :], strict=False)
-    ]
+    took = time.perf_counter() - begin
+    print(f"{result.n_iter} iterations in {took:.2f} s: {result.value:.8g}, gap {gap:.2g}")
+    every = [1e3 * (later[0] - now[0]) for now, later in pairwise(stamps[WARM:])]
     evaluations = (stamps[-1][1] - stamps[WARM][1]) / (len(stamps) - WARM - 1)
     out = [("an iteration", median(every)), ("evaluations an iteration", evaluations)]
     out += parts(goal, theta)
     with double():
         out += products(cov.blocks, s)
         bare = jax.jit(lambda g: g.sum())
-        out.append(("floor: a bare sum of G", 1e3 * timed(lambda: bare(cov.blocks))[1]))
+        out.append(("floor: a bare sum of G", 1e3 * first_and_usual(lambda: bare(cov.blocks))[1]))
     out.append(("floor: bytes / 4.8 TB/s", 1e3 * cov.blocks.nbytes / BANDWIDTH))
     return out
 
@@ -159,7 +152,7 @@ def parts(goal: Objective, theta: np.ndarray) -> list[tuple[str, float]]:
             found, _, at.history = device.take_step(*where, 0)
             return found
 
-        tried, taken = timed(attempt), timed(take)
+        tried, taken = first_and_usual(attempt), first_and_usual(take)
     return [("try_step alone", 1e3 * tried[1]), ("take_step alone", 1e3 * taken[1])]
 
 
@@ -195,36 +188,38 @@ def products(blocks: jax.Array, s: int) -> list[tuple[str, float]]:
             found = found.T if found.shape[0] == s else found.reshape(-1, s)[:n]
             wanted = found if wanted is None else wanted
             off = np.abs(found - wanted).max() / np.abs(wanted).max()
-            usual = 1e3 * timed(lambda w=work, x=with_v: w(blocks, x))[1]
+            usual = 1e3 * first_and_usual(lambda w=work, x=with_v: w(blocks, x))[1]
             out.append((f"{name} (off by {off:.0e})", usual))
         except Exception as error:  # too little memory, say: the other rows are worth having
-            say(f"{name}: {str(error).splitlines()[0]}")
+            print(f"{name}: {str(error).splitlines()[0]}")
     return out
 
 
 def descent(n: int, s: int) -> None:
     for dtype in ("float32", "float64"):
-        say(f"descent: {n} tokens, {s} labels, {dtype}")
+        print(f"descent: {n} tokens, {s} labels, {dtype}")
         rows = split(n, s, dtype)
         found = dict(rows)
         floor, reckoned = found["floor: a bare sum of G"], found["floor: bytes / 4.8 TB/s"]
-        say(f"\n| {n} tokens, {s} labels, G in {dtype} | ms | times bare sum | times 4.8 TB/s |")
-        say("| --- | --- | --- | --- |")
+        print()
+        title = f"{n} tokens, {s} labels, G in {dtype}"
+        header(title, "ms", "times bare sum", "times 4.8 TB/s")
         for name, value in rows:
             if name.startswith("evaluations"):
-                say(f"| {name} | {value:.2f} (a number) | | |")
+                row(name, f"{value:.2f} (a number)", "", "")
             else:
-                say(f"| {name} | {value:.3f} | {value / floor:.2f} | {value / reckoned:.2f} |")
-        say("")
+                times = (f"{value / base:.2f}" for base in (floor, reckoned))
+                row(name, f"{value:.3f}", *times)
+        print()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=50_000)
-    parser.add_argument("--labels", type=int, default=10)
-    parser.add_argument("--part", choices=["chain", "descent"])
-    given = parser.parse_args()
-    say(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}\n")
+    parser.add_argument("--tokens", type=int, default=50_000, help="distinct ones")
+    parser.add_argument("--labels", type=int, default=10, help="how many")
+    parser.add_argument("--part", choices=["chain", "descent"], help="both by default")
+    given = parser.parse_args(arguments)
+    print(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}\n")
     if given.part != "descent":
         forward_backward(20 * given.tokens, given.labels)
     if given.part != "chain":

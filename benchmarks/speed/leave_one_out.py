@@ -1,6 +1,6 @@
 """Approximate leave-one-out against refits and ten-fold cross-validation.
 
-    SEQFIELD_DATA=... OPENBLAS_NUM_THREADS=1 python benchmarks/speed/leave_one_out.py [--n 500]
+    SEQFIELD_DATA=... OPENBLAS_NUM_THREADS=1 python -m benchmarks.speed.leave_one_out [--n 500]
 
 A CRF on random sentences of esp.train (9 labels), processor seconds of one thread: a fit,
 `leave_one_out_proba`, `cross_val_proba` in ten folds, and all refits, estimated from some that
@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import seqfield as sf
+from benchmarks._data import spanish
+from benchmarks._process import timed
 
-
-def timed(make: Callable[[], Any]) -> tuple[Any, float]:
-    begin = time.process_time()
-    return make(), time.process_time() - begin
+cpu = partial(timed, clock=time.process_time)
 
 
 def refit(model: sf.CRF, X: list[Any], y: list[Any], i: int) -> float:
@@ -36,25 +34,23 @@ def refit(model: sf.CRF, X: list[Any], y: list[Any], i: int) -> float:
     return float(twin.log_likelihood(X[i : i + 1], y[i : i + 1])[0])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=500, help="sentences")
     parser.add_argument("--refits", type=int, default=20, help="sentences to leave out truly")
-    parser.add_argument("--c2", type=float, default=1.0)
-    args = parser.parse_args()
-    X, y = sf.read_conll(Path(os.environ["SEQFIELD_DATA"]) / "conll2002" / "esp.train.gz")
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(len(X))[: args.n]
-    X, y = [X[i] for i in chosen], [y[i] for i in chosen]
+    parser.add_argument("--c2", type=float, default=1.0, help="penalty")
+    args = parser.parse_args(arguments)
+    data, rng = spanish(as_published=True).train, np.random.default_rng(0)
+    X, y = data.pick(rng.permutation(len(data.y))[: args.n])
     plain = sf.CRF(c2=args.c2, n_jobs=1)
     small = sf.CRF(n_jobs=1).fit(X[:5], y[:5])
     sf.leave_one_out_proba(small, X[:5], y[:5])  # loops are compiled when first used
-    model, fit_s = timed(lambda: plain.fit(X, y))
-    left, left_s = timed(lambda: sf.leave_one_out_proba(model, X, y))
-    folds, folds_s = timed(lambda: sf.cross_val_proba(plain, X, y, cv=10))
+    model, fit_s = cpu(lambda: plain.fit(X, y))
+    left, left_s = cpu(lambda: sf.leave_one_out_proba(model, X, y))
+    folds, folds_s = cpu(lambda: sf.cross_val_proba(plain, X, y, cv=10))
     some = rng.permutation(args.n)[: args.refits]
     tight = copy.copy(model).set_params(tol=1e-7, max_iter=2000)
-    true, true_s = timed(lambda: np.array([refit(tight, X, y, int(i)) for i in some]))
+    true, true_s = cpu(lambda: np.array([refit(tight, X, y, int(i)) for i in some]))
     print(f"{args.n} sentences, {sum(map(len, X))} tokens, {len(model.theta_)} weights")
     print(f"fit {fit_s:.1f} s, leave-one-out {left_s:.1f} s, ten folds {folds_s:.1f} s, ", end="")
     print(f"{args.n} refits {true_s * args.n / len(some):.0f} s")

@@ -1,6 +1,6 @@
 """What the losses cost, and boosting 1,000 rounds on Spanish named entities.
 
-    SEQFIELD_DATA=... python benchmarks/speed/primal.py [--part losses|boosting]
+    SEQFIELD_DATA=... python -m benchmarks.speed.primal [--part losses|boosting] [--n 100]
 
 losses: a gradient of the CRF objective on CoNLL-2000 chunking (8,936 sentences, 22 labels), one
 thread, at weights trained for a few iterations; medians of rounds that take turns.
@@ -11,15 +11,18 @@ three, bound="exact", defaults otherwise.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
 
 import seqfield as sf
+from benchmarks._data import chunking_template, conll2000, spanish, words
+from benchmarks._process import seconds, take_turns
+from benchmarks._table import header, median_ratio, row
 from seqfield.architectures.linear import Linear
-from seqfield.data.datasets import corpus_folder
 from seqfield.labels import LabelSet
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
@@ -31,9 +34,9 @@ from seqfield.solvers.lbfgs import LBFGS
 ROUNDS = 9
 
 
-def losses() -> None:
-    X, y = sf.read_conll(corpus_folder() / "conll2000/train.txt.gz")
-    data = sf.Template(corpus_folder() / "crfpp/chunking/template").fit_transform(X)
+def losses(n: int | None) -> None:
+    X, y = conll2000("train", n)
+    data = sf.Template(chunking_template()).fit_transform(X)
     labels = LabelSet.learn(y)
     targets = labels.encode(y)
     linear = Linear.build(data, targets, len(labels))
@@ -44,48 +47,45 @@ def losses() -> None:
     kinds = {"log": LogLoss(), "softmax margin": LogLoss(1.0), "marginal": MarginalLoss()}
     kinds["exp"] = ExponentialLoss()
     goals = {name: goal.with_loss(loss, goal.prior) for name, loss in kinds.items()}
-    times: dict[str, list[float]] = {name: [] for name in goals}
-    for turn in range(ROUNDS + 1):
-        for name, one in goals.items():
-            begin = time.perf_counter()
-            one.value_and_grad(theta)
-            if turn > 0:  # the first one compiles
-                times[name].append(time.perf_counter() - begin)
-    print("| loss | gradient | against log |\n| --- | --- | --- |")
+    works = {name: partial(one.value_and_grad, theta) for name, one in goals.items()}
+    take_turns(works, 1)  # compiles
+    times = take_turns({name: partial(seconds, work) for name, work in works.items()}, ROUNDS)
+    header("loss", "gradient", "against log")
     for name, own in times.items():
-        ratio = median(a / b for a, b in zip(own, times["log"], strict=True))
-        print(f"| {name} | {median(own):.3f} s | {ratio:.2f}x |", flush=True)
+        row(name, f"{median(own):.3f} s", f"{median_ratio(own, times['log']):.2f}x")
 
 
-def boosting() -> None:
-    X, y = sf.read_conll(corpus_folder() / "conll2002/esp.train.gz")
-    features = sf.Words(window=3, spelling="ner", columns=False)
+def boosting(n: int | None) -> None:
+    X, y = spanish(as_published=True).train.pick(slice(n))
+    features = words()
     sf.SequenceBoost(features, max_iter=2).fit(X[:50], y[:50])  # compiles
-    model = sf.SequenceBoost(features, max_iter=1000, scheme="BIO", on_violation="repair")
-    begin = time.perf_counter()
-    model.fit(X, y)
-    seconds = time.perf_counter() - begin
+    model = sf.SequenceBoost(features, max_iter=1000, scheme="BIO")
+    took = seconds(partial(model.fit, X, y))
     rerun = [choice.rerun for choice in model.path_]
     falls = np.diff([choice.log_loss for choice in model.path_]) <= 0
-    print("| sentences | rounds | time | run again: median | mean | R never rose |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    print(
-        f"| {len(X):,} | {len(rerun):,} | {seconds:.0f} s | {median(rerun):.2%} "
-        f"| {np.mean(rerun):.1%} | {falls.all()} |"
+    header("sentences", "rounds", "time", "run again: median", "mean", "R never rose")
+    row(
+        f"{len(X):,}",
+        f"{len(rerun):,}",
+        f"{took:.0f} s",
+        f"{median(rerun):.2%}",
+        f"{np.mean(rerun):.1%}",
+        falls.all(),
     )
 
 
 PARTS = {"losses": losses, "boosting": boosting}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=PARTS)
-    args = parser.parse_args()
+    parser.add_argument("--part", choices=PARTS, help="all by default")
+    parser.add_argument("--n", type=int, help="the first sentences alone")
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     for name, part in PARTS.items():
         if args.part in (None, name):
-            part()
+            part(args.n)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Memory and time of StructuredSVGP as data grow.
 
-    python benchmarks/speed/svgp.py [--tokens 1000000]
+    python -m benchmarks.speed.svgp [--tokens 1000000]
 
 Synthetic sequences of about 25 tokens (16 numbers each, 5 labels of a hidden Markov chain), 100
 inducing tokens, batches of 100 sequences, steps of natural gradient, one pass over the data. Each
@@ -11,16 +11,17 @@ loaded. The likelihood is per token of 2,000 sequences that were not seen.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
 import warnings
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
+from benchmarks._process import alone, answer, forget_peak, memory_mib, seconds
+from benchmarks._table import header, row
 
 LABELS, WIDTH, LENGTH = 5, 16, 25
 
@@ -39,17 +40,7 @@ def draw(n_tokens: int, seed: int) -> tuple[np.ndarray, list[list[int]], np.ndar
     return x, labels.tolist(), lengths
 
 
-def memory(what: str) -> float:
-    """Memory of this process in MiB: VmRSS now, or VmHWM, the most since `forget_peak` (Linux)."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(what)) / 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-
-
-def fit(n_tokens: int) -> None:
+def fit(n_tokens: int) -> dict[str, Any]:
     warnings.simplefilter("ignore", ConvergenceWarning)
     kernel = 4.0 * sf.kernels.RBF(5.0)
     small = draw(2000 * LENGTH, 2)
@@ -57,27 +48,32 @@ def fit(n_tokens: int) -> None:
     few.fit(small[0][:2500], small[1][:100], lengths=small[2][:100])  # loads what is compiled
     x, y, lengths = draw(n_tokens, 1)
     forget_peak()
-    before, begin = memory("VmRSS"), time.perf_counter()
+    before = memory_mib("VmRSS")
     model = sf.StructuredSVGP(kernel, 100, batch_size=100, max_iter=1, random_state=0)
-    model.fit(x, y, lengths=lengths)
-    seconds, used = time.perf_counter() - begin, memory("VmHWM") - before
+    took = seconds(partial(model.fit, x, y, lengths=lengths))
+    used = memory_mib("VmHWM") - before
     nll = -model.log_likelihood(small[0], small[1], lengths=small[2]).sum() / small[0].shape[0]
-    size = x.nbytes / 2**20
-    print(f"| {n_tokens:,} | {size:.0f} | {used:.0f} | {seconds:.1f} | {nll:.4f} |", flush=True)
+    return {"data": x.nbytes / 2**20, "memory": used, "seconds": took, "nll": nll}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--one", action="store_true", help="this size alone, in this process")
-    args = parser.parse_args()
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="of the largest size")
+    parser.add_argument("--one", action="store_true", help="this size alone, answer as JSON")
+    args = parser.parse_args(arguments)
     if args.one:
-        fit(args.tokens)
+        answer(fit(args.tokens))
         return
-    print("| tokens | data, MiB | memory of the fit, MiB | seconds | NLL a new token |")
-    print("| --- | --- | --- | --- | --- |", flush=True)
+    header("tokens", "data, MiB", "memory of the fit, MiB", "seconds", "NLL a new token")
     for n in (args.tokens // 100, args.tokens // 10, args.tokens):
-        subprocess.run([sys.executable, __file__, "--tokens", str(n), "--one"], check=True)
+        found = alone(__spec__.name, "--tokens", n, "--one")
+        row(
+            f"{n:,}",
+            f"{found['data']:.0f}",
+            f"{found['memory']:.0f}",
+            f"{found['seconds']:.1f}",
+            f"{found['nll']:.4f}",
+        )
 
 
 if __name__ == "__main__":

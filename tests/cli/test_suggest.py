@@ -9,26 +9,16 @@ import warnings
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import seqfield as sf
 from seqfield.active import rank
-from seqfield.cli.app import app
 
-
-def run(*arguments, code=0, **options):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments], **options)
-    assert result.exit_code == code, result.output + repr(result.exception)
-    return result
+from ..support import commands
+from ..support.commands import run
 
 
 def refused(*arguments, **options):
-    """The one line that the command says when it fails."""
-    result = run("suggest", *arguments, code=2, **options)
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
-    return result.stderr
+    return commands.refused("suggest", *arguments, **options)
 
 
 @pytest.fixture(scope="module")

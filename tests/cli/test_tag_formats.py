@@ -7,17 +7,11 @@ import json
 import warnings
 
 import pytest
-from typer.testing import CliRunner
 
 import seqfield as sf
-from seqfield.cli.app import app
 from seqfield.data.schemes import spans
 
-
-def run(*arguments, code=0, **options):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments], **options)
-    assert result.exit_code == code, result.output + repr(result.exception)
-    return result
+from ..support.commands import run
 
 
 @pytest.fixture(scope="module")

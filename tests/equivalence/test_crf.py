@@ -13,22 +13,12 @@ from sklearn.linear_model import LogisticRegression
 import seqfield as sf
 from seqfield.sequences import Sequences, offsets_of
 
+from ..support.sequences import steps
+
 TIGHT = {"tol": 1e-14, "max_iter": 20000, "n_jobs": 1}
 
 
-def data(n=40, s=3, width=5, longest=6, seed=0):
-    rng = np.random.default_rng(seed)
-    X, y = [], []
-    for length in rng.integers(1, longest + 1, n):
-        labels = (rng.integers(s) + np.cumsum(rng.random(length) < 0.6)) % s
-        x = rng.normal(size=(length, width))
-        x[np.arange(length), labels % width] += 1.0
-        X.append(x)
-        y.append(labels.tolist())
-    return X, y
-
-
-X, Y = data()
+X, Y = steps()
 
 
 def probabilities(model, X=X):
@@ -42,7 +32,7 @@ def probabilities(model, X=X):
 @pytest.mark.parametrize("c2", [0.1, 1.0, 20.0])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
 def test_sequences_of_length_one_are_logistic_regression(s, c2, form):
-    X1, y1 = data(n=90, s=s, longest=1, seed=s)
+    X1, y1 = steps(n=90, s=s, longest=1, seed=s)
     x, labels = np.vstack(X1), np.concatenate(y1)
     if form == "sparse":
         x = np.where(x > 0.3, x, 0.0)
@@ -84,7 +74,7 @@ def softmax_regression(x, labels, s, c2):
 
 def test_two_labels_are_binary_logistic_regression_with_twice_the_penalty():
     """The softmax has two weight vectors w and -w, so its penalty counts each twice."""
-    X1, y1 = data(n=80, s=2, longest=1, seed=9)
+    X1, y1 = steps(n=80, s=2, longest=1, seed=9)
     crf = sf.CRF(c2=1.0, observed_only=False, **TIGHT).fit(X1, y1)
     # p = sigmoid((w1 - w0) x), and |w0|^2 + |w1|^2 = |w1 - w0|^2 / 2 at w0 = -w1
     peer = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-12, max_iter=10000)

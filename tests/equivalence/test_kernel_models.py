@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,26 +17,17 @@ from seqfield.kernels import RBF, Columns, Linear, Matern, Normalized, Polynomia
 from seqfield.linalg.factor import eigen_factor
 from seqfield.sequences import Sequences, offsets_of
 
+from ..support.sequences import steps
+
 TIGHT = {"tol": 1e-14, "max_iter": 5000, "n_jobs": 1}
 # for the clique selection, which has no max_iter
 FINE = {"tol": 1e-14, "n_jobs": 1}
-
-
-def data(n=14, s=3, width=4, longest=5, seed=0):
-    rng = np.random.default_rng(seed)
-    X, y = [], []
-    for length in rng.integers(1, longest + 1, n):
-        labels = (rng.integers(s) + np.cumsum(rng.random(length) < 0.6)) % s
-        x = rng.normal(size=(length, width))
-        x[np.arange(length), labels % width] += 1.0
-        X.append(x)
-        y.append(labels.tolist())
-    return X, y
+data = partial(steps, n=14, width=4, longest=5)
 
 
 def binary(n=14, width=12, seed=0):
     """Sparse tokens of ones, some of them equal."""
-    X, y = data(n, seed=seed)
+    X, y = data(n=n, seed=seed)
     rng = np.random.default_rng(seed)
     turn = rng.normal(size=(4, width))
     return [sp.csr_array((x @ turn > 1.5).astype(np.int8)) for x in X], y

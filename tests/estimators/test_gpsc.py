@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 
 import numpy as np
@@ -33,6 +32,7 @@ from seqfield.kernels.graph import ExtensionWarning, GraphWarning
 from seqfield.persist import read_model
 
 from ..support.model_files import forge
+from ..support.files import places, replaced
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=14, seed=0)
@@ -422,15 +422,6 @@ def test_damaged_arrays_are_refused(name, tmp_path):
     assert tried >= 8
 
 
-def places(thing, path=()):
-    """All paths in a nested header."""
-    inner = thing.items() if isinstance(thing, dict) else enumerate(thing)
-    for key, value in inner:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
 @quiet
 @pytest.mark.parametrize("name", ["sum", "graph and more", "precomputed", "sparse rows"])
 def test_damaged_headers_are_refused_or_harmless(name, tmp_path):
@@ -441,12 +432,7 @@ def test_damaged_headers_are_refused_or_harmless(name, tmp_path):
     refused = 0
     for place in places(header["model"], ("model",)):
         for value in (None, "x", -1, []):
-            changed = copy.deepcopy(header)
-            at = changed
-            for key in place[:-1]:
-                at = at[key]
-            at[place[-1]] = value
-            forge(path, changed, arrays)
+            forge(path, replaced(header, place, value), arrays)
             try:
                 found = sf.load(path)
             except ModelFileError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 
 import numpy as np
@@ -36,6 +35,7 @@ from seqfield.sequences import Sequences, offsets_of
 from seqfield.variational.em import VariationalEM
 
 from ..support.model_files import forge
+from ..support.files import places, replaced
 from ..support.sequences import numbers
 
 X, Y = numbers(n=12, seed=0, longest=5)
@@ -735,15 +735,6 @@ def test_damaged_arrays_are_refused(name, models, tmp_path):
     assert ("model/posterior/amplitudes", "negative") in tried
 
 
-def places(thing, path=()):
-    """All paths in a nested header."""
-    inner = thing.items() if isinstance(thing, dict) else enumerate(thing)
-    for key, value in inner:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
 def test_damaged_headers_are_refused_or_harmless(models, tmp_path):
     path = tmp_path / "m.sf"
     models["plain"].save(path)
@@ -751,12 +742,7 @@ def test_damaged_headers_are_refused_or_harmless(models, tmp_path):
     refused = 0
     for place in places(header["model"], ("model",)):
         for value in (None, "x", -1, [], 0, 1.5):
-            changed = copy.deepcopy(header)
-            at = changed
-            for key in place[:-1]:
-                at = at[key]
-            at[place[-1]] = value
-            forge(path, changed, arrays)
+            forge(path, replaced(header, place, value), arrays)
             try:
                 found = sf.load(path)
             except ModelFileError:

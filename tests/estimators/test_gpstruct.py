@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
-from seqfield import chain
+from seqfield import chain, progress
 from seqfield.chain import ChainScores
 from seqfield.data.schemes import get_scheme
 from seqfield.errors import (
@@ -24,18 +24,20 @@ from seqfield.errors import (
     ModelFileError,
     SeqfieldError,
 )
-from seqfield.estimators import _base, _kernel_slice, _progress, _remainder, gpstruct
+from seqfield.estimators import _base, gpstruct
 from seqfield.kernels import RBF, Linear, Matern
 from seqfield.labels import Targets
 from seqfield.persist import read_model
+from seqfield.posteriors import kernel_slice
+from seqfield.functions import remainder as remainders
 from seqfield.posteriors.kernel_slice import sample_kernel
 from seqfield.functions.remainder import JITTER, Remainder
 from seqfield.samplers import hamiltonian
 from seqfield.samplers._base import effective_sample_size
 from seqfield.sequences import Sequences, offsets_of
 
-from ..samplers.test_samplers import unevenness
 from ..support.model_files import forge
+from ..support.samplers import unevenness
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=8, seed=0, longest=4)
@@ -218,7 +220,7 @@ def test_a_sequence_does_not_depend_on_others(model):
 def test_long_sequences_are_cut_where_remainders_are_drawn(model, longest, monkeypatch):
     """Pieces as if each were a sequence of its own, with its own random numbers, joined by the
     transitions."""
-    monkeypatch.setattr(_remainder, "LONGEST", longest)
+    monkeypatch.setattr(remainders, "LONGEST", longest)
     x = NEW[int(np.argmax([len(x) for x in NEW]))]
     pieces = [x[k : k + longest] for k in range(0, len(x), longest)]
     node = [scores_by_hand(model, part, k) for k, part in enumerate(pieces)]
@@ -540,7 +542,7 @@ def test_sampled_kernels_are_nearer_to_the_true_one(start):
 
 def drawn_parameters(weights, rounds, kernel, monkeypatch):
     """Of three single tokens with the labels 0, 1 and 0."""
-    monkeypatch.setattr(_kernel_slice, "STEPS", 5)
+    monkeypatch.setattr(kernel_slice, "STEPS", 5)
     offsets = np.arange(4)
     return sample_kernel(
         kernel,
@@ -743,7 +745,7 @@ class Terminal(io.StringIO):
 def test_progress(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     make(verbose=True, learn_kernel=True, n_steps=8).fit(X, Y)
     text = sys.stderr.getvalue()

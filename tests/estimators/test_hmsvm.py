@@ -15,7 +15,7 @@ from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.kernels import RBF, Linear, Polynomial
 from seqfield.linalg.factor import eigen_factor
 
-from ..solvers.test_margin import MARGINS, SLACKS, Listed
+from ..support.margins import MARGINS, SLACKS, Listed
 from ..support.sequences import TEMPLATE, numbers, words
 
 TIGHT = {"tol": 1e-9, "max_iter": 5_000}

@@ -10,7 +10,7 @@ from seqfield.estimators._support import Support, SupportSequence
 from seqfield.kernels import RBF
 from seqfield.labels import is_missing
 
-from ..solvers.test_margin import MARGINS, SLACKS
+from ..support.margins import MARGINS, SLACKS
 from ..support.sequences import numbers
 
 every = pytest.mark.parametrize("slack", SLACKS)

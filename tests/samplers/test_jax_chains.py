@@ -12,7 +12,7 @@ from seqfield.objectives._jax_chains import chains_of, log_likelihoods
 from seqfield.samplers._jax_slice import Model, advance, bytes_needed, start
 from seqfield.samplers.elliptical_slice import Likelihood
 
-from .test_samplers import KINDS, some
+from ..support.samplers import KINDS, some
 
 
 @pytest.mark.parametrize("kind", ["known", "missing, law"])

@@ -33,5 +33,18 @@ def numbers(n=40, seed=0, noise=1.0, longest=6, s=3):
     return X, y
 
 
+def steps(n=40, s=3, width=5, longest=6, seed=0):
+    """Rows of numbers, and labels that stay or move on to the next one."""
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for length in rng.integers(1, longest + 1, n):
+        labels = (rng.integers(s) + np.cumsum(rng.random(length) < 0.6)) % s
+        x = rng.normal(size=(length, width))
+        x[np.arange(length), labels % width] += 1.0
+        X.append(x)
+        y.append(labels.tolist())
+    return X, y
+
+
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 EDGE_TEMPLATE = "U0:%x[0,0]\nB0:%x[0,1]"

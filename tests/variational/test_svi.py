@@ -39,7 +39,7 @@ from seqfield.variational.gaussians import (
 )
 from seqfield.variational.svi import Adam, StochasticVariational, _Drift, _State, _Watch
 
-from .test_expectations import FAR, chain_values, exact, log_evidence
+from ..support.quadrature import FAR, chain_values, exact, log_evidence
 
 CHAIN = ChainLikelihood(LogLoss(), None)
 KERNEL = Sum(Scaled(RBF(1.1), 0.8), Scaled(Linear(), 0.2))

@@ -1,102 +1,17 @@
-"""The corpora of the thesis's experiments (Altun 2005, appendix B), or what stands in for them."""
+"""The Helsinki prosody corpus, in place of the thesis's Switchboard."""
 
 from __future__ import annotations
 
 import gzip
 from collections import Counter
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import seqfield as sf
+from benchmarks._data import Data
 from seqfield.data.datasets import corpus_folder
-from seqfield.data.schemes import get_scheme
-
-
-class Data(NamedTuple):
-    """Sequences of any form and their labels."""
-
-    X: Any
-    y: list[list[str]]
-
-    def pick(self, chosen: Any) -> Data:
-        """The sequences of a slice or an index array."""
-        at = np.arange(len(self.y))[chosen]
-        X = [self.X[i] for i in at] if isinstance(self.X, list) else self.X[at]
-        return Data(X, [self.y[i] for i in at])
-
-
-class Corpus(NamedTuple):
-    train: Data
-    dev: Data
-    test: Data
-
-
-# --- Spanish named entities -----------------------------------------------------------------------
-
-REPORT_LENGTH, PIECE_LENGTH = 1238, 36
-
-
-def spanish(*, as_published: bool = False) -> Corpus:
-    """CoNLL-2002: esp.train, with esp.testb for development and esp.testa for testing.
-
-    Training leaves out the 1,092 sentences of one token (1,088 are a lone dash): only without them
-    is the thesis's count of 7,230 sentences of average length 36 met, the long one aside. That
-    one, 1,238 tokens that the thesis calls a weather report (they are stock prices), is cut into
-    pieces. ``as_published=True`` does neither: all 8,323 sentences, 264,715 tokens. One training
-    label that breaks BIO is repaired.
-    """
-    folder = corpus_folder() / "conll2002"
-    train, dev, test = (
-        Data(*sf.read_conll(folder / f"esp.{name}.gz")) for name in ("train", "testb", "testa")
-    )
-    repaired = list(map(get_scheme("BIO").repair, train.y))
-    if as_published:
-        return Corpus(Data(train.X, repaired), dev, test)
-    X, y = [], []
-    for rows, labels in zip(train.X, repaired, strict=True):
-        if len(rows) == 1:
-            continue
-        cuts = cut(labels) if len(rows) == REPORT_LENGTH else [0, len(rows)]
-        X += [rows[a:b] for a, b in pairwise(cuts)]
-        y += [labels[a:b] for a, b in pairwise(cuts)]
-    return Corpus(Data(X, y), dev, test)
-
-
-def cut(labels: list[str], mean: int = PIECE_LENGTH) -> list[int]:
-    """Where to cut a sequence into pieces of this mean length: evenly, but not inside a name."""
-    n = round(len(labels) / mean)
-    cuts = [0]
-    for k in range(1, n):
-        t = round(k * len(labels) / n)
-        while labels[t].startswith("I-"):
-            t += 1
-        cuts.append(t)
-    return [*cuts, len(labels)]
-
-
-# --- English parts of speech ----------------------------------------------------------------------
-
-
-def english() -> Corpus:
-    """UD English EWT with its Penn-style tags, in place of the Penn Treebank."""
-    return Corpus(*(_conllu(f"en_ewt-ud-{name}.conllu.gz") for name in ("train", "dev", "test")))
-
-
-def _conllu(name: str) -> Data:
-    X: list[list[str]] = []
-    y: list[list[str]] = []
-    with gzip.open(corpus_folder() / "ud_english_ewt" / name, "rt", encoding="utf-8") as file:
-        for block in file.read().strip().split("\n\n"):
-            rows = [line.split("\t") for line in block.split("\n") if not line.startswith("#")]
-            words = [row for row in rows if row[0].isdecimal()]  # not 1-2 or 1.1
-            X.append([row[1] for row in words])
-            y.append([row[4] for row in words])
-    return Data(X, y)
-
-
-# --- prosody --------------------------------------------------------------------------------------
 
 N_FRAGMENTS, N_BINS, N_POSITIONS = 1824, 25, 5
 

@@ -1,26 +1,16 @@
 """The corpora of the thesis's experiments come out as the thesis counts them."""
 
-import importlib.util
 import os
-from pathlib import Path
 
 import pytest
+from benchmarks._data import cut, english, spanish
+from benchmarks._prosody import _sentences, only, prosody, windowed
 
 pytestmark = pytest.mark.skipif(not os.environ.get("SEQFIELD_DATA"), reason="needs SEQFIELD_DATA")
 
-_PATH = Path(__file__).parents[2] / "benchmarks" / "papers" / "_thesis_data.py"
 
-
-@pytest.fixture(scope="module")
-def data():
-    spec = importlib.util.spec_from_file_location("_thesis_data", _PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_spanish_has_the_sentences_of_the_thesis_and_a_report_in_pieces(data):
-    X, y = data.spanish().train
+def test_spanish_has_the_sentences_of_the_thesis_and_a_report_in_pieces():
+    X, y = spanish().train
     assert len(X) == 7230 + 34
     assert sum(map(len, X)) == sum(map(len, y)) == 264_715 - 1_092
     assert round(sum(map(len, X)) / len(X)) == 36
@@ -31,13 +21,13 @@ def test_spanish_has_the_sentences_of_the_thesis_and_a_report_in_pieces(data):
     assert not any(labels[0].startswith("I-") for labels in y)
 
 
-def test_a_cut_moves_behind_the_name_it_would_divide(data):
-    assert data.cut(["O", "O", "B-X", "I-X", "I-X", "O"], mean=2) == [0, 2, 5, 6]
-    assert data.cut(["O", "B-X", "I-X", "O"], mean=2) == [0, 3, 4]
+def test_a_cut_moves_behind_the_name_it_would_divide():
+    assert cut(["O", "O", "B-X", "I-X", "I-X", "O"], mean=2) == [0, 2, 5, 6]
+    assert cut(["O", "B-X", "I-X", "O"], mean=2) == [0, 3, 4]
 
 
-def test_english_counts(data):
-    corpus = data.english()
+def test_english_counts():
+    corpus = english()
     assert [(len(X), sum(map(len, X))) for X, _ in corpus] == [
         (12544, 204577),
         (2001, 25147),
@@ -46,24 +36,24 @@ def test_english_counts(data):
     assert len({tag for labels in corpus.train.y for tag in labels}) == 49
 
 
-def test_prosody_attributes(data):
-    sentences = data._sentences()
+def test_prosody_attributes():
+    sentences = _sentences()
     labels = [label for sentence in sentences for label in sentence.labels]
     assert (labels.count("0"), labels.count("1")) == (47535, 27454 + 24211)
-    X, y = data.prosody(n=20)
-    assert X == data.prosody(n=20).X
+    X, y = prosody(n=20)
+    assert X == prosody(n=20).X
     assert [len(rows) for rows in X] == [len(row) for row in y]
     names = {name.split("=")[0] for name in X[0][0]}
     assert {"word", "SENT INI", "unigram", "rev joint", "position"} <= names
     assert "SENT END" in X[0][-1]
-    wide = data.windowed(X, 5)
+    wide = windowed(X, 5)
     assert "-2 outside" in wide[0][0]
     assert {f"+1 {name}" for name in X[0][1]} <= set(wide[0][0])
-    word, unigram = data.only(X, ("word", "unigram"))[0][0]
+    word, unigram = only(X, ("word", "unigram"))[0][0]
     assert word.startswith("word=")
     assert unigram.startswith("unigram=")
 
 
-def test_all_spanish_sentences(data):
-    X, y = data.spanish(as_published=True).train
+def test_all_spanish_sentences():
+    X, y = spanish(as_published=True).train
     assert (len(X), sum(map(len, X)), sum(map(len, y))) == (8323, 264_715, 264_715)

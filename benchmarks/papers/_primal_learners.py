@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,9 +9,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _thesis_data import Corpus, Data
 
 import seqfield as sf
+from benchmarks._data import Corpus, Data
+from benchmarks._table import progress
 
 TOL = 1e-3  # relative, of the CRFs
 Grid = dict[str, tuple[Any, ...]]
@@ -72,7 +72,7 @@ def fit(task: Task, label: str, make: Make, **chosen: Any) -> Found:
     dev = task.measure(model, task.data.dev)
     said = " ".join([task.name, label, *(f"{name}={value}" for name, value in chosen.items())])
     took = time.perf_counter() - start
-    print(f"{said}: development {dev:.2f}, {took:.1f} s", file=sys.stderr, flush=True)
+    progress(f"{said}: development {dev:.2f}, {took:.1f} s")
     return Found(model, dev, chosen)
 
 

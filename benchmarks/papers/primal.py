@@ -1,6 +1,6 @@
 """The thesis's primal experiments (Altun 2005, tables 2.1-2.3 and 3.1-3.3, figure 3.2).
 
-    SEQFIELD_DATA=... python benchmarks/papers/thesis_primal.py [--part ner] [--quick]
+    SEQFIELD_DATA=... python -m benchmarks.papers.primal [--part ner] [--tiny]
 
 Prints markdown tables beside the thesis's numbers; progress goes to standard error. Penalties,
 length weights, boosting rounds and perceptron epochs are chosen on development data only. Part of
@@ -12,13 +12,20 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from _thesis_data import Corpus, Data, english, only, prosody, spanish, windowed
-from _thesis_learners import (
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+
+import seqfield as sf
+from benchmarks._data import Corpus, Data, english, spanish, words
+from benchmarks._prosody import only, prosody, windowed
+from benchmarks._table import header, row, with_error
+from benchmarks.papers._primal_learners import (
     TOL,
     Found,
     Task,
@@ -28,10 +35,6 @@ from _thesis_learners import (
     search,
     sequence_models,
 )
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold
-
-import seqfield as sf
 
 RESELECTION_ROUNDS, RESELECTION_SHOWN = 100, 15
 RESELECTION_WEIGHTS = (0.05, 0.1, 0.2, 0.8)
@@ -58,35 +61,35 @@ POS_THESIS = {
 }
 
 
-def named_entities(quick: bool) -> Task:
+def named_entities(tiny: bool) -> Task:
     return Task(
         "NER",
-        some(spanish(), 400 if quick else None),
+        some(spanish(), 150 if tiny else None),
         sf.metrics.span_f1,
         log={"c2": (0.1, 0.3)},
         marginal=None,
         exp={"length_weight": (1.0,), "c2": (1e-6, 1e-5)},
-        rounds=(20, 50) if quick else (500, 1000, 2000, 3000, 4000, 6000),
+        rounds=(20, 50) if tiny else (500, 1000, 2000, 3000, 4000, 6000),
         boost_weights=(0.9,),
         epochs=(10, 20, 40),
         options={"scheme": "BIO"},
     )
 
 
-def ner(quick: bool) -> None:
+def ner(tiny: bool) -> None:
     print("### Spanish named entities: F1 on esp.testa (thesis: the same data)\n")
-    by_set(named_entities(quick), NER_SETS, NER_THESIS)
+    by_set(named_entities(tiny), NER_SETS, NER_THESIS)
 
 
-def pos(quick: bool) -> None:
+def pos(tiny: bool) -> None:
     task = Task(
         "POS",
-        some(english(), 200 if quick else None),
+        some(english(), 200 if tiny else None),
         sf.metrics.token_accuracy,
         log={"c2": (0.1,)},
         marginal=None,
         exp={"length_weight": (1.0,), "c2": (1e-6,)},
-        rounds=(20, 50) if quick else (500, 1000, 1500),
+        rounds=(20, 50) if tiny else (500, 1000, 1500),
         boost_weights=(0.9,),
         epochs=(5, 10),
         bound="tight",
@@ -129,20 +132,9 @@ def describe(found: Found) -> str:
     return ", ".join([*(f"{k} {v}" for k, v in found.chosen.items()), f"{found.dev:.2f}"])
 
 
-def header(*cells: str) -> None:
-    row(*cells)
-    row(*("---" for _ in cells))
-
-
-def row(*cells: str) -> None:
-    print("|", " | ".join(cells), "|", flush=True)
-
-
-def longer(quick: bool) -> None:
+def longer(tiny: bool) -> None:
     """Spanish S3: the exponential loss by length weight, and boosting with more rounds."""
-    window, spelling = NER_SETS["S3"]
-    words = sf.Words(window=window, spelling=spelling, columns=False)
-    task = named_entities(quick).encoded("S3", words)
+    task = named_entities(tiny).encoded("S3", words())
     crf = partial(sf.CRF, loss="exp", c2=1e-5, tol=TOL, max_iter=task.iterations)
     print("### Spanish S3: F1 of the exponential loss by length weight, c2 = 1e-5\n")
     header("length weight", "development", "test")
@@ -151,7 +143,7 @@ def longer(quick: bool) -> None:
         row(str(weight), f"{found.dev:.2f}", f"{task.measure(found.model, task.data.test):.2f}")
     print("\n### Spanish S3: F1 of boosting by rounds (exact, length weight 0.9)\n")
     header("rounds", "% of weights", "development", "test")
-    most = 100 if quick else 16000
+    most = 100 if tiny else 16000
     whole = fit(task, "boosting", partial(sf.SequenceBoost, max_iter=most), length_weight=0.9).model
     for n in range(most // 8, most + 1, most // 8):
         model = whole.truncated(min(n, len(whole.path_)))
@@ -172,9 +164,9 @@ PROSODY_THESIS = {
 }
 
 
-def pitch_accents(quick: bool) -> None:
-    windows, folds = ((1, 3), 2) if quick else (PROSODY_WINDOWS, FOLDS)
-    X, y = prosody(100) if quick else prosody()
+def pitch_accents(tiny: bool) -> None:
+    windows, folds = ((1, 3), 2) if tiny else (PROSODY_WINDOWS, FOLDS)
+    X, y = prosody(100) if tiny else prosody()
     # an HMM has one word and its frequency class at each position
     narrow = Data(sf.Attributes().fit_transform(only(X, ("word", "unigram"))), y)
     scores: dict[str, dict[int, list[float]]] = {}
@@ -183,14 +175,14 @@ def pitch_accents(quick: bool) -> None:
         for k, (train, test) in enumerate(KFold(folds).split(y)):
             held = len(train) // 10
             parts = train[held:], train[:held], test
-            task = prosody_task(f"prosody window {window} fold {k + 1}", wide, parts, quick)
+            task = prosody_task(f"prosody window {window} fold {k + 1}", wide, parts, tiny)
             hmm = replace(task, data=Corpus(*map(narrow.pick, parts)))
             for name, score in prosody_scores(task, hmm).items():
                 scores.setdefault(name, {}).setdefault(window, []).append(score)
     print_prosody(scores, windows)
 
 
-def prosody_task(name: str, data: Data, parts: tuple[Any, ...], quick: bool) -> Task:
+def prosody_task(name: str, data: Data, parts: tuple[Any, ...], tiny: bool) -> Task:
     return Task(
         name,
         Corpus(*map(data.pick, parts)),
@@ -198,7 +190,7 @@ def prosody_task(name: str, data: Data, parts: tuple[Any, ...], quick: bool) -> 
         log={"c2": (3.0, 10.0, 30.0)},
         marginal={"c2": (10.0, 30.0)},
         exp={"length_weight": (0.6, 0.7, 0.8), "c2": (0.003, 0.01)},
-        rounds=(20, 50) if quick else (100, 200, 400, 800, 1600),
+        rounds=(20, 50) if tiny else (100, 200, 400, 800, 1600),
         boost_weights=(0.6, 0.7),
         epochs=(5, 10, 20),
         max_step=0.3,
@@ -235,16 +227,15 @@ def print_prosody(scores: dict[str, dict[int, list[float]]], windows: tuple[int,
         for window in windows:
             for base in BASELINES:
                 gain = np.subtract(scores[name][window], scores[base][window])
-                error = np.std(gain, ddof=1) / np.sqrt(len(gain))
-                cells.append(f"{np.mean(gain):+.2f} ({error:.2f})")
+                cells.append(with_error(gain, "+.2f"))
         row(name, *cells)
     print(flush=True)
 
 
-def order(quick: bool) -> None:
+def order(tiny: bool) -> None:
     """What neighbouring labels tell here: a CRF with and without transitions."""
-    windows, folds = ((1, 3), 2) if quick else (PROSODY_WINDOWS, FOLDS)
-    X, y = prosody(100) if quick else prosody()
+    windows, folds = ((1, 3), 2) if tiny else (PROSODY_WINDOWS, FOLDS)
+    X, y = prosody(100) if tiny else prosody()
     gains: dict[int, list[float]] = {}
     for window in windows:
         wide = Data(sf.Attributes().fit_transform(windowed(X, window)), y)
@@ -257,20 +248,19 @@ def order(quick: bool) -> None:
             gains.setdefault(window, []).append(scores[1] - scores[0])
     print("### Gain of transitions on pitch accents: log loss, c2 = 10, mean (standard error)\n")
     header(*(f"window {window}" for window in windows))
-    errors = {w: np.std(g, ddof=1) / np.sqrt(len(g)) for w, g in gains.items()}
-    row(*(f"{np.mean(gains[w]):+.2f} ({errors[w]:.2f})" for w in windows))
+    row(*(with_error(gains[w], "+.2f") for w in windows))
     print(flush=True)
 
 
 # --- features chosen again ------------------------------------------------------------------------
 
 
-def reselection(quick: bool) -> None:
+def reselection(tiny: bool) -> None:
     """Table 3.3: how often the first rounds choose the same feature, by bound."""
-    task = named_entities(quick)
-    words = sf.Words(window=3, spelling="ner", columns=False)  # not encoded before: names are kept
-    # the thesis's steps are free: a cap would make the same feature come again
-    make = partial(sf.SequenceBoost, words, max_iter=RESELECTION_ROUNDS, max_step=20.0)
+    task = named_entities(tiny)
+    # sentences are not encoded before, so that names are kept; the thesis's steps are free: a cap
+    # would make the same feature come again
+    make = partial(sf.SequenceBoost, words(), max_iter=RESELECTION_ROUNDS, max_step=20.0)
     grid = {"length_weight": RESELECTION_WEIGHTS}
     exact = search(task, "reselection", partial(make, bound="exact"), grid)
     models = {
@@ -311,15 +301,15 @@ PARTS = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=PARTS, help="all by default")
-    parser.add_argument("--quick", action="store_true", help="small slices: a smoke test")
-    args = parser.parse_args()
+    parser.add_argument("--tiny", action="store_true", help="small slices: a smoke test")
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
     for name, part in PARTS.items():
         if args.part in (None, name):
-            part(args.quick)
+            part(args.tiny)
 
 
 if __name__ == "__main__":

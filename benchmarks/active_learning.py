@@ -1,6 +1,6 @@
 """Learning curves of what `seqfield.active.rank` chooses, against random choice.
 
-    SEQFIELD_DATA=... python benchmarks/active.py [ner] [protein] [--repeats 3] [--figures docs]
+    SEQFIELD_DATA=... python -m benchmarks.active_learning [ner] [protein] [--figures docs]
 
 A simulation: all labels are known, and those of chosen sequences are shown to the model. It starts
 from random sequences, the same for all strategies, and each round adds the ones that a strategy
@@ -16,10 +16,9 @@ Pools and test sets differ from repeat to repeat.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +26,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
-from seqfield.sequences import Sequences
-
-sys.path.insert(0, str(Path(__file__).parent / "papers"))
-from _kcrf_data import proteins
-from _thesis_data import spanish
+from benchmarks._data import Split, encoded, proteins, spanish, words
+from benchmarks._figures import pyplot, save
+from benchmarks._table import header, row, with_sd
 
 #: arguments of `rank`; None draws at random
 STRATEGIES: dict[str, dict[str, Any] | None] = {
@@ -44,15 +41,6 @@ STRATEGIES: dict[str, dict[str, Any] | None] = {
     "sequence_entropy, diversity 0.5": {"strategy": "sequence_entropy", "diversity": 0.5},
     "diversity": {"strategy": "diversity"},
 }
-
-
-class Split(NamedTuple):
-    """Encoded sequences to choose from, and to test on."""
-
-    pool: Sequences
-    y: list[list[str]]
-    test: Sequences
-    y_test: list[list[str]]
 
 
 class Task(NamedTuple):
@@ -82,15 +70,14 @@ def ner() -> Task:
     def split(rng: np.random.Generator) -> Split:
         pool = corpus.train.pick(rng.permutation(len(corpus.train.y))[:1500])
         test = corpus.test.pick(rng.permutation(len(corpus.test.y))[:600])
-        words = sf.Words(window=3, spelling="ner", columns=False)
-        return Split(words.fit_transform(pool.X), pool.y, words.transform(test.X), test.y)
+        return encoded(pool, test, words())
 
     return Task(
         "CoNLL-2002 Spanish named entities",
         "span F1 %",
         split,
         lambda: sf.CRF(c2=1.0, scheme="BIO", max_iter=50, n_jobs=1),
-        lambda model, data: sf.metrics.span_f1(data.y_test, model.predict(data.test)),
+        lambda model, data: sf.metrics.span_f1(data.y_test, model.predict(data.X_test)),
         list(range(25, 251, 25)),
         [300, 400, 500, 600, 700],
         list(STRATEGIES),
@@ -104,13 +91,13 @@ def protein() -> Task:
         order = rng.permutation(len(chains.y))
         pool, test = chains.pick(order[:300]), chains.pick(order[300:400])
         rows = np.vstack(pool.X)
-        mean, sd, window = rows.mean(axis=0), rows.std(axis=0), sf.Window(9)
-        X, X_test = ([(x - mean) / sd for x in part.X] for part in (pool, test))
-        return Split(window.fit_transform(X), pool.y, window.transform(X_test), test.y)
+        mean, sd = rows.mean(axis=0), rows.std(axis=0)
+        pool, test = (part._replace(X=[(x - mean) / sd for x in part.X]) for part in (pool, test))
+        return encoded(pool, test, sf.Window(9))
 
     def score(model: Any, data: Split) -> float:
         return sf.metrics.token_accuracy(
-            data.y_test, model.predict(data.test, decoding="posterior")
+            data.y_test, model.predict(data.X_test, decoding="posterior")
         )
 
     return Task(
@@ -140,11 +127,11 @@ def simulate(task: Task, name: str, repeats: int) -> Curve:
             else:
                 known = set(chosen)
                 y = [row if i in known else None for i, row in enumerate(data.y)]
-                best = sf.active.rank(model, data.pool, n=size - len(chosen), y=y, **options)
+                best = sf.active.rank(model, data.X, n=size - len(chosen), y=y, **options)
                 chosen += [one.sequence for one in best]
-            model = task.model().fit(data.pool[np.array(chosen)], [data.y[i] for i in chosen])
+            model = task.model().fit(data.X[np.array(chosen)], [data.y[i] for i in chosen])
             scores.append(100 * task.score(model, data))
-            tokens.append(int(data.pool.lengths[chosen].sum()))
+            tokens.append(int(data.X.lengths[chosen].sum()))
     shape = repeats, len(sizes)
     return Curve(sizes, np.reshape(scores, shape), np.reshape(tokens, shape))
 
@@ -163,30 +150,28 @@ def report(task: Task, curves: dict[str, Curve], seconds: float) -> None:
     repeats = len(random.score)
     print(f"\n### {task.title}: {repeats} repeats, {seconds:.0f} s\n")
     half = last // 2
-    print(
-        f"| strategy | {task.measure} with {task.sizes[half]} sequences (sd) | with "
-        f"{task.sizes[last]} (sd) | sequences that random choice needs for that | tokens in "
-        f"{task.sizes[last]} | tokens that random choice needs |"
+    header(
+        "strategy",
+        f"{task.measure} with {task.sizes[half]} sequences (sd)",
+        f"with {task.sizes[last]} (sd)",
+        "sequences that random choice needs for that",
+        f"tokens in {task.sizes[last]}",
+        "tokens that random choice needs",
     )
-    print("| --- | --- | --- | --- | --- | --- |")
     for name, curve in curves.items():
         at, final = (curve.score[:, k] for k in (half, last))
-        tokens = curve.tokens[:, last].mean()
-        print(
-            f"| {name} | {at.mean():.1f} ({at.std():.1f}) | {final.mean():.1f} ({final.std():.1f}) "
-            f"| {needed(random, final.mean(), np.array(random.sizes))} | {tokens:,.0f} "
-            f"| {needed(random, final.mean(), random.tokens.mean(axis=0))} |"
+        row(
+            name,
+            with_sd(at, ".1f", ddof=0),
+            with_sd(final, ".1f", ddof=0),
+            needed(random, final.mean(), np.array(random.sizes)),
+            f"{curve.tokens[:, last].mean():,.0f}",
+            needed(random, final.mean(), random.tokens.mean(axis=0)),
         )
-    sys.stdout.flush()
 
 
-def draw(task: Task, curves: dict[str, Curve], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    _, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+def draw(task: Task, curves: dict[str, Curve], folder: Path, file: str) -> None:
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(11, 4.2), sharey=True)
     for name, curve in curves.items():
         n = len(task.sizes) if name != "random" else len(task.sizes) + 1
         mean, sd = curve.score.mean(axis=0)[:n], curve.score.std(axis=0)[:n]
@@ -200,28 +185,29 @@ def draw(task: Task, curves: dict[str, Curve], path: Path) -> None:
     left.set(xlabel="labelled sequences", ylabel=task.measure, title=task.title)
     right.set(xlabel="labelled tokens")
     right.legend(fontsize=8, loc="lower right")
-    plt.tight_layout()
-    plt.savefig(path, dpi=110)
-    plt.close()
+    save(figure, folder, file)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     tasks = {"ner": ner, "protein": protein}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", help=f"{' or '.join(tasks)}; all by default")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="of the simulation")
+    parser.add_argument("--rounds", type=int, help="the first ones alone; random goes no further")
     parser.add_argument("--figures", type=Path, help="folder for PNG files")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     unknown = set(args.tasks) - set(tasks)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore", ConvergenceWarning)
     for name in args.tasks or tasks:
         task, begin = tasks[name](), time.time()
+        if args.rounds is not None:
+            task = task._replace(sizes=task.sizes[: args.rounds], beyond=[])
         curves = {one: simulate(task, one, args.repeats) for one in task.strategies}
         report(task, curves, time.time() - begin)
         if args.figures is not None:
-            draw(task, curves, args.figures / f"active_{name}.png")
+            draw(task, curves, args.figures, f"active_{name}.png")
 
 
 if __name__ == "__main__":

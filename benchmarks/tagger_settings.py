@@ -1,7 +1,7 @@
 """Which settings `sf.Tagger` should try, on sentences that the published folds do not use.
 
-    SEQFIELD_DATA=... python benchmarks/papers/settings.py grid [--task basenp] [--splits 4]
-    SEQFIELD_DATA=... python benchmarks/papers/settings.py procedure [--task basenp] [--seed 100]
+    SEQFIELD_DATA=... python -m benchmarks.tagger_settings grid [--task basenp] [--splits 4]
+    SEQFIELD_DATA=... python -m benchmarks.tagger_settings procedure [--task basenp] [--seed 100]
 
 The four tasks' folds take the first sentences of a file; here are the others (of the segmentation
 task 19 lines, so its rows say little), in random splits of the folds' sizes.
@@ -16,42 +16,30 @@ errors. --seed is that of the first split: the settings were found on those from
 from __future__ import annotations
 
 import argparse
-import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from four_tasks import TASKS, pick
 from scipy.optimize import minimize_scalar
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
-from seqfield.data.datasets import corpus_folder
+from benchmarks._data import TASKS, Split, crfpp, random_split
+from benchmarks._table import header, row, with_error
 from seqfield.estimators import tagger
 from seqfield.kernels import InverseFrequency, Linear, Normalized
 
-#: folder, file, first sentence and sentence after the last that are free, sizes of a split
+#: CRF++'s file, which of its sentences are free, sizes of a split
 FREE = {
-    "basenp": ("basenp", "test.data", 300, None, (150, 150)),
-    "chunking": ("chunking", "test.data", 100, None, (50, 50)),
-    "segmentation": ("seg", "train.data", 0, 19, (12, 7)),
-    "japanesene": ("JapaneseNE", "test.utf8.data", 100, None, (50, 50)),
+    "basenp": ("test", slice(300, None), (150, 150)),
+    "chunking": ("test", slice(100, None), (50, 50)),
+    "segmentation": ("train", slice(19), (12, 7)),
+    "japanesene": ("test", slice(100, None), (50, 50)),
 }
 WEIGHTS, COSTS, PENALTIES = (0.0, 5.0, 10.0), (0.0, 2.0, 4.0, 8.0), (0.1, 0.3, 1.0, 3.0)
 #: scale of transitions and power of the inverse frequency
 PRIORS = ((1.0, 0.0), (0.3, 0.0), (0.3, 0.1), (0.3, 0.15), (0.3, 0.2))
-
-
-def free_sentences(task: str) -> tuple[Any, list[list[str]], tuple[int, int]]:
-    """Encoded sentences with the papers' features, their labels, and the sizes of a split."""
-    name, file, begin, end, sizes = FREE[task]
-    folder = corpus_folder() / "crfpp" / name
-    counted = folder / file.replace("test", "train")
-    features = sf.Template((folder / "template").read_text(), min_freq=3)
-    features.fit(sf.read_conll(counted)[0])
-    tokens, y = sf.read_conll(folder / file)
-    return features.transform(tokens[begin:end]), y[begin:end], sizes
 
 
 def model(weight: float, cost: float, c2: float, classes: list[str]) -> sf.GPSC:
@@ -75,32 +63,29 @@ def measured(fitted: sf.GPSC, X: Any, y: list[list[str]]) -> tuple[float, float]
     ).fun
 
 
-def halves(task: str, seeds: range) -> Iterator[tuple[Any, Any, Any, Any, list[str]]]:
-    """X and y of each training half, of its test half, and all labels."""
-    X, y, sizes = free_sentences(task)
-    classes = sorted({label for row in y for label in row})
+def halves(task: str, seeds: range) -> Iterator[tuple[Split, list[str]]]:
+    """Random halves, and all labels."""
+    part, free, sizes = FREE[task]
+    data = crfpp(task, part).pick(free)
     for seed in seeds:
-        order = np.random.default_rng(seed).permutation(len(y))
-        train, test = order[: sizes[0]], order[sizes[0] : sum(sizes)]
-        yield X[train], pick(y, train), X[test], pick(y, test), classes
+        yield random_split(data, *sizes, seed), data.classes
 
 
 def grid(task: str, seeds: range) -> None:
     settings = [(w, cost, c2) for w in WEIGHTS for cost in COSTS for c2 in PENALTIES]
     found: dict[Any, list[tuple[float, float]]] = {setting: [] for setting in settings}
-    for X, y, X_test, y_test, classes in halves(task, seeds):
+    for (X, y, X_test, y_test), classes in halves(task, seeds):
         for setting, rows in found.items():
             rows.append(measured(model(*setting, classes).fit(X, y), X_test, y_test))
     means = {setting: np.mean(rows, axis=0) for setting, rows in found.items()}
     for setting in sorted(settings, key=lambda one: means[one][1])[:12]:
         error, nll = means[setting]
-        cells = (task, *(f"{v:g}" for v in setting), f"{error:.2f}", f"{nll:.1f}")
-        print("|", " | ".join(cells), "|", flush=True)
+        row(task, *(f"{v:g}" for v in setting), f"{error:.2f}", f"{nll:.1f}")
 
 
 def procedure(task: str, seeds: range) -> None:
     found: dict[Any, list[tuple[float, float]]] = {prior: [] for prior in PRIORS}
-    for X, y, X_test, y_test, classes in halves(task, seeds):
+    for (X, y, X_test, y_test), classes in halves(task, seeds):
         for prior, rows in found.items():
             tagger.ETA, tagger.RARITY = prior
             fitted = sf.Tagger(classes=classes, random_state=0).fit(X, y)
@@ -109,34 +94,31 @@ def procedure(task: str, seeds: range) -> None:
             rows.append((error, nll))
     first = np.array(found[PRIORS[0]])
     for prior, rows in found.items():
-        values, change = np.mean(rows, axis=0), np.array(rows) - first
-        error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
-        told = [f"{d:+.2f} ({e:.2f})" for d, e in zip(change.mean(axis=0), error, strict=True)]
-        cells = (task, *map(str, prior), f"{values[0]:.2f}", told[0], f"{values[1]:.1f}", told[1])
-        print("|", " | ".join(cells), "|", flush=True)
+        error, nll = np.mean(rows, axis=0)
+        changes = [with_error(change, "+.2f") for change in (np.array(rows) - first).T]
+        row(task, *prior, f"{error:.2f}", changes[0], f"{nll:.1f}", changes[1])
 
 
 PARTS = {
-    "grid": (grid, 4, "| task | cubed cosine | cost | c2 | token error % | NLL |"),
+    "grid": (grid, 4, ("task", "cubed cosine", "cost", "c2", "token error %", "NLL")),
     "procedure": (
         procedure,
         8,
-        "| task | eta | power | token error % | change | NLL | change |",
+        ("task", "eta", "power", "token error %", "change", "NLL", "change"),
     ),
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--task", default="", help="only tasks whose name contains this")
-    parser.add_argument("--splits", type=int)
+    parser.add_argument("--splits", type=int, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first split")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    run, n_splits, header = PARTS[args.part]
-    print(header)
-    print(re.sub(r"[^|]+", " --- ", header))
+    run, n_splits, cells = PARTS[args.part]
+    header(*cells)
     for task in (t for t in TASKS if args.task in t):
         run(task, range(args.seed, args.seed + (args.splits or n_splits)))
 

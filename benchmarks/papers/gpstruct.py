@@ -1,9 +1,9 @@
 """GPstruct and structured sparse variational GPs (Galliani, Dezfouli, Bonilla and Quadrianto 2017).
 
-    SEQFIELD_DATA=... python benchmarks/papers/graybox.py small [--task chunking] [--model SVGP]
-    SEQFIELD_DATA=... python benchmarks/papers/graybox.py large [--task basenp]
-    SEQFIELD_DATA=... python benchmarks/papers/graybox.py speed [--engine jax --chains 128]
-    SEQFIELD_DATA=... python benchmarks/papers/graybox.py evaluations
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpstruct small [--task chunking] [--model SVGP]
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpstruct large [--task basenp]
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpstruct speed [--engine jax --chains 128]
+    SEQFIELD_DATA=... python -m benchmarks.papers.gpstruct evaluations
 
 small: Tables 2 and 3, token error and NLL on the five published folds of the four tasks, linear
 kernels, eta = 1. large: 500 sentences for training and 323 for testing of base NP and chunking,
@@ -16,18 +16,19 @@ Nothing is tuned on test labels.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from four_tasks import TASKS, pick
 from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
-from seqfield.data.datasets import corpus_folder, load_fold_task
+from benchmarks._data import TASKS, crfpp, published_folds, random_split
+from benchmarks._process import seconds
+from benchmarks._table import header, row, with_sd
+from seqfield.data.datasets import load_fold_task
 
 Make = Callable[..., Any]
 #: error and NLL of the paper's tables
@@ -67,52 +68,28 @@ MODELS: dict[str, tuple[str, Make]] = {
 }
 
 
-def row(*cells: Any) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
-def header(*cells: str) -> None:
-    row(*cells)
-    row(*("---" for _ in cells))
-
-
-def fitted(make: Make, labels: Any, X: Any, y: Any) -> tuple[Any, float]:
-    """The model and the seconds it took."""
-    begin = time.perf_counter()
-    model = make(classes=labels).fit(X, y)
-    return model, time.perf_counter() - begin
-
-
 def measures(model: Any, X: Any, y: Any) -> tuple[float, float]:
     """Token error % and NLL."""
     nll = sf.metrics.token_nll(y, model.predict_proba(X), model.classes_)
     return 100 * sf.metrics.token_error(y, model.predict(X)), nll
 
 
-def small(tasks: list[str], models: dict[str, tuple[str, Make]]) -> None:
+def small(tasks: list[str], models: dict[str, tuple[str, Make]], n_folds: int) -> None:
     header("task", "model", "token error % (sd)", "NLL", "paper", "s a fit", "R-hat")
     for name in tasks:
         task = load_fold_task(name)
         for label, (theirs, make) in models.items():
-            found, seconds, agreed = [], [], []
-            for train, test in task.folds:
-                model, took = fitted(
-                    make, range(len(task.labels)), pick(task.X, train), pick(task.y, train)
-                )
-                found.append(measures(model, pick(task.X, test), pick(task.y, test)))
-                seconds.append(took)
+            found, took, agreed = [], [], []
+            for X, y, X_test, y_test in published_folds(task, n_folds):
+                model = make(classes=range(len(task.labels)))
+                took.append(seconds(partial(model.fit, X, y)))
+                found.append(measures(model, X_test, y_test))
                 agreed.append(getattr(model, "r_hat_", np.nan))
             error, nll = np.array(found).T
             paper = "{} {}, {}".format(theirs, *THEIRS[theirs][name])
-            row(
-                name,
-                label,
-                f"{error.mean():.2f} ({error.std(ddof=1):.2f})",
-                f"{nll.mean():.0f}",
-                paper,
-                f"{np.median(seconds):.1f}",
-                f"{np.max(agreed):.2f}",
-            )
+            worst = f"{np.max(agreed):.2f}"
+            told = f"{nll.mean():.0f}", paper, f"{np.median(took):.1f}", worst
+            row(name, label, with_sd(error), *told)
 
 
 def large(tasks: list[str]) -> None:
@@ -120,28 +97,21 @@ def large(tasks: list[str]) -> None:
     for task, (error, nll, crf_error, crf_nll) in LARGE.items():
         if task not in tasks:
             continue
-        folder = corpus_folder() / "crfpp" / task
-        features = sf.Template((folder / "template").read_text(), min_freq=3)
-        features = features.fit(sf.read_conll(folder / "train.data")[0])
-        tokens, y = sf.read_conll(folder / "test.data")
-        X, classes = features.transform(tokens), sorted({label for row in y for label in row})
+        data = crfpp(task, "test")
         models = {
             "SVGP, chain": (partial(variational, max_iter=25), error, nll),
             "CRF, c2=1": (partial(sf.CRF, observed_only=False), crf_error, crf_nll),
         }
         for label, (make, *theirs) in models.items():
-            found, seconds = [], []
+            found, took = [], []
             for seed in range(5):
-                order = np.random.default_rng(seed).permutation(len(y))
-                train, test = order[:500], order[500:][:323]
-                model, took = fitted(make, classes, X[train], pick(y, train))
-                found.append(measures(model, X[test], pick(y, test)))
-                seconds.append(took)
+                X, y, X_test, y_test = random_split(data, 500, 323, seed)
+                model = make(classes=data.classes)
+                took.append(seconds(partial(model.fit, X, y)))
+                found.append(measures(model, X_test, y_test))
             mean = np.mean(found, axis=0)
-            row(
-                task, label, f"{mean[0]:.2f}", f"{mean[1]:.0f}", *theirs,
-                f"{np.median(seconds):.1f}",
-            )  # fmt: skip
+            usual = f"{np.median(took):.1f}"
+            row(task, label, f"{mean[0]:.2f}", f"{mean[1]:.0f}", *theirs, usual)
 
 
 def speed(tasks: list[str], engine: str, n_chains: int) -> None:
@@ -151,42 +121,43 @@ def speed(tasks: list[str], engine: str, n_chains: int) -> None:
         if name not in PYGPSTRUCT:
             continue
         task, theirs = load_fold_task(name), PYGPSTRUCT[name]
-        train = task.folds[0][0]
-        X, y = pick(task.X, train), pick(task.y, train)
-        n, seconds = 1500, []
-        make = partial(sampled, sampler="ess", n_chains=n_chains, n_samples=2, engine=engine)
+        X, y, _, _ = published_folds(task, 1)[0]
+        make = partial(
+            sampled,
+            sampler="ess",
+            n_chains=n_chains,
+            n_samples=2,
+            engine=engine,
+            classes=range(len(task.labels)),
+        )
+        n, took = 1500, []
         for _ in range(6):
             # a fit of a few steps tells what the rest takes
-            few, many = (
-                fitted(partial(make, n_steps=k), range(len(task.labels)), X, y)[1] for k in (4, n)
-            )
-            seconds.append((many - few) / (n_chains * (n - 4)) * 1000)
-        mine = float(np.median(seconds[1:]))
+            few, many = (seconds(partial(make(n_steps=k).fit, X, y)) for k in (4, n))
+            took.append((many - few) / (n_chains * (n - 4)) * 1000)
+        mine = float(np.median(took[1:]))
         row(name, f"{mine:.3f}", theirs, f"{theirs / mine:.1f}")
 
 
-def evaluations() -> None:
-    """Mean of three folds of segmentation."""
+def evaluations(n_folds: int) -> None:
+    """Mean of at most three folds of segmentation."""
     header("sampler", "steps", "evaluations", "test NLL", "log-likelihood of training labels")
     task = load_fold_task("segmentation")
     settings = [("hmc", n) for n in (10, 20, 40, 80)]
     settings += [("ess", n) for n in (1000, 5000, 20_000, 50_000)]
     for sampler, n in settings:
         found = []
-        for train, test in task.folds[:3]:
-            model, _ = fitted(
-                partial(sampled, sampler=sampler, n_steps=n, n_chains=2),
-                range(len(task.labels)),
-                pick(task.X, train),
-                pick(task.y, train),
-            )
-            nll = measures(model, pick(task.X, test), pick(task.y, test))[1]
+        for X, y, X_test, y_test in published_folds(task, min(3, n_folds)):
+            model = sampled(
+                sampler=sampler, n_steps=n, n_chains=2, classes=range(len(task.labels))
+            ).fit(X, y)
+            nll = measures(model, X_test, y_test)[1]
             found.append((model.n_evaluations_, nll, model.log_likelihoods_.mean()))
         looked, nll, inside = np.mean(found, axis=0)
         row(sampler, n, f"{looked:.0f}", f"{nll:.1f}", f"{inside:.1f}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=("small", "large", "speed", "evaluations"))
     parser.add_argument(
@@ -196,7 +167,10 @@ def main() -> None:
     parser.add_argument("--engine", default="numba", help="of the samplers (speed, small)")
     parser.add_argument("--chains", type=int, default=2, help="of elliptical slices (speed, small)")
     parser.add_argument("--steps", type=int, default=10_000, help="of elliptical slices (small)")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--folds", type=int, default=5, help="the first ones alone (small, evaluations)"
+    )
+    args = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConvergenceWarning)
     tasks = [task for task in TASKS if args.task in task]
     if args.part == "small":
@@ -204,13 +178,13 @@ def main() -> None:
         make = partial(sampled, sampler="ess", **slices)
         models = {"GPstruct, elliptical slices": ("GP-ESS", make)} | MODELS
         models = {name: model for name, model in models.items() if args.model in name}
-        small(tasks, models)
+        small(tasks, models, args.folds)
     elif args.part == "speed":
         speed(tasks, args.engine, args.chains)
     elif args.part == "large":
         large(tasks)
     else:
-        evaluations()
+        evaluations(args.folds)
 
 
 if __name__ == "__main__":

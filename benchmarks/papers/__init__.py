@@ -1,0 +1,1 @@
+"""Experiments of published papers, with the numbers of the papers beside ours."""
