@@ -1,8 +1,8 @@
-"""p(y | x, known labels): what a model believes of the labels that are still open.
+"""p(y | x, known labels): the distribution of the open labels, given the known ones.
 
-Known labels forbid all others at their tokens, so one chain stays one chain. An average over
-posterior draws f_s stays an average of chains, but those draws weigh more that find the known
-labels more probable: p(f_s | known) = p(known | f_s) / sum_r p(known | f_r).
+A known label forbids all other labels at its token, so one chain stays one chain. An average over
+posterior draws f_s stays an average of chains. Draws under which the known labels are more
+probable then have more weight: p(f_s | known) = p(known | f_s) / sum_r p(known | f_r).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Posterior:
-    """A weighted average of chains over the labellings of n sequences that agree with what is
-    known of these; all that is asked of it is exact for a single chain."""
+    """A weighted average of chains, over the labellings of n sequences that agree with the known
+    labels. Every result is exact for a single chain."""
 
     draws: list[ChainScores]
     weights: Floats  # (draws, n)
@@ -43,10 +43,12 @@ class Posterior:
         return self._mean(parts, self._owner)
 
     def two_best(self) -> Floats:
-        """Log-probabilities (2, n) of the best and the second best labelling; of an average, of
-        those that are among the two best of some draw."""
+        """Log-probabilities (2, n) of the best and the second best labelling.
+
+        For an average, only labellings that are among the two best of some draw are compared.
+        """
         found = [chain.nbest(scores, 2, n_jobs=self.n_jobs) for scores in self.draws]
-        # a sequence with one labelling has it twice, which is seen to be no other below
+        # a sequence with only one labelling lists it twice; `other` below is then False
         codes = np.array(
             [
                 np.concatenate([row[min(k, len(row) - 1)][0] for row in own])
@@ -60,8 +62,10 @@ class Posterior:
         return np.array([logs.max(axis=0), np.where(other, logs, -np.inf).max(axis=0)])
 
     def entropy(self) -> Floats:
-        """Entropy (nats) of all open labels together (n,); of an average it is estimated, without
-        bias, by drawn labellings."""
+        """Joint entropy (nats) of all open labels (n,).
+
+        For an average, drawn labellings give an unbiased estimate.
+        """
         if len(self.draws) == 1:
             return chain.entropy(self.draws[0], n_jobs=self.n_jobs)
         rng = np.random.default_rng(0)
@@ -91,7 +95,7 @@ class Posterior:
         y, first = self.known.codes, self.known.offsets[:-1]
         if (y < 0).all():
             return total
-        # at a token whose label is known the one before it alone decides
+        # at a token with a known label, only the label before it decides whether a span starts
         before = np.roll(self.marginals(), 1, axis=0)
         before[first] = 0.0
         starts = inside[y] - np.einsum("ti,ti->t", before, goes_on.T[y])
@@ -104,7 +108,7 @@ class Posterior:
         ]
         if len(self.draws) == 1:
             return parts[0]
-        # a mean is not above the largest of its terms
+        # a mean is at most its largest term, so spans found in no draw are below ``least``
         rows = np.unique(np.concatenate([part.rows for part in parts]), axis=0)
         each = (chain.span_prob(scores, codes, rows, n_jobs=self.n_jobs) for scores in self.draws)
         p = self._mean(each, rows[:, 0])
@@ -117,7 +121,7 @@ class Posterior:
         return np.repeat(np.arange(len(lengths)), lengths)
 
     def _mean(self, parts: Iterable[Floats], owner: Integers) -> Floats:
-        """sum_s w_s part_s, with the weights of the sequence that owns a row of the parts."""
+        """sum_s w_s part_s; ``owner`` is the sequence of each row, whose weights count."""
         total: Any = 0.0
         for w, part in zip(self.weights, parts, strict=True):
             total = total + part * w[owner].reshape(-1, *[1] * (part.ndim - 1))
@@ -135,7 +139,7 @@ def posteriors(
 ) -> Iterator[Posterior]:
     """The posteriors of all sequences, in blocks as the model makes them.
 
-    ``numbers`` are those of the sequences in the user's pool, for messages.
+    ``numbers`` are the numbers of the sequences in the user's pool; messages name them.
     """
     at = 0
     for free in map(model._joint, model._blocks(data)):
@@ -163,8 +167,8 @@ def _posterior(
     if impossible.any():
         i = int(numbers[np.argmax(impossible)])
         raise LabelError(
-            f"sequence {i}: the model gives its known labels no chance: its constraints forbid "
-            "every labelling with them"
+            f"sequence {i} of the pool: the model's constraints forbid every labelling with the "
+            "known labels. Correct these labels, or leave them out"
         )
     return Posterior(held, softmax(logs, axis=0), known, n_jobs)
 
