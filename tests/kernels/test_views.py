@@ -65,7 +65,7 @@ def test_tokens_without_any_feature():
 
 def test_misuse():
     x = binary()
-    with pytest.raises(InputError, match="fit it first"):
+    with pytest.raises(InputError, match="fit the kernel first"):
         InverseFrequency(Linear())(x)
     with pytest.raises(InputError, match="tokens of 3 features, but fit had 8"):
         InverseFrequency(Linear()).fit(x)(x[:, :3])

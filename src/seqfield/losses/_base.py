@@ -1,4 +1,4 @@
-"""What every loss gives."""
+"""The base class of losses."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class ScoreTangent(NamedTuple):
 
 
 class Loss(ABC):
-    """From scores and labels to a value and its score gradient.
+    """Base class of losses: maps scores and labels to a value and its score gradient.
 
-    ``values`` gives each sequence's part and ``total`` puts parts together, by a weighted sum
-    unless a loss says otherwise. Parts of the data may be totalled apart and those totals again:
-    total(parts) is associative, with all weights 1 the second time.
+    ``values`` gives the part of each sequence. ``total`` combines the parts, by a weighted sum
+    unless a loss overrides it. The data may be cut into pieces: the totals of pieces, with weights
+    1, give the total of all (``total`` is associative).
     """
 
-    #: convex in the scores if every label is known, so that an optimality certificate exists
+    #: whether it is convex in the scores if every label is known; then there is a certificate
     convex: bool = True
-    #: a plain sum over sequences, as minibatches need
+    #: whether it is a plain sum over sequences, as minibatches need
     additive: bool = True
 
     @abstractmethod
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Total and score gradient, sequence i counting ``weights[i]`` times."""
+        """Total and score gradient; sequence i counts ``weights[i]`` times."""
 
     @abstractmethod
     def values(self, scores: ChainScores, targets: Targets) -> Floats:
         """The part of each sequence (n,)."""
 
     def total(self, values: Floats, weights: Floats) -> float:
-        """The parts put together."""
+        """The total of the parts."""
         return float(weights @ values)
 
     def shares(self, values: Floats, weights: Floats) -> Floats:
@@ -66,7 +66,7 @@ class Loss(ABC):
         raise self._no_curvature()
 
     def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
-        """Scores of the distribution whose covariance is the loss's second derivative where every
+        """Scores of a distribution whose covariance is the second derivative of the loss, if every
         label is known."""
         raise self._no_curvature()
 
@@ -84,15 +84,17 @@ def covariance(
     d_edge: Floats,
     allowed: NDArray[np.bool_] | None = None,
 ) -> ScoreTangent:
-    """sum_i w_i W_i d: the covariances of node indicators and transition counts within each
-    sequence, all pairs of positions, times a direction.
+    """sum_i w_i W_i d: covariance matrices W_i of sequences times a direction d.
+
+    W_i is the covariance of node indicators and transition counts of sequence i, over all pairs of
+    positions.
 
     >>> scores = ChainScores(np.zeros((1, 2)), np.zeros((2, 2)))
     >>> covariance(scores, np.full(1, 2.0), np.array([[0.0, 1.0]]), np.zeros((2, 2))).node
     array([[-0.5,  0.5]])
     """
     pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
-    # the result is linear in the direction, so the weights can go there
+    # the result is linear in the direction, so the weights can be multiplied into it
     if (weights == weights[0]).all():
         d_node, d_edge = weights[0] * d_node, weights[0] * d_edge
     else:

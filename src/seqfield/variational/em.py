@@ -9,17 +9,18 @@ independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') + a_q rest the bound o
     - 1/2 sum_q ( tr H_q^-1 + |mu_q|^2 + log |H_q| - r ) - 1/2 sum ( W + M^2 - log W - 1 )
 
 where M_tq and W_tq are sums over the neighbours of t. H >= I, so its Cholesky factor needs no
-jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 = r - lambda_q . v_q
-but for the rest: the variances of what landmarks leave out of the functions, which stays as it is
-in the prior.
+jitter. Its size is the rank of the kernel, not the number of tokens. ``rest`` is the variance of
+the part of the functions that landmarks leave out; it stays as in the prior. Without it, tr H_q^-1
+= r - lambda_q . v_q.
 
 The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
-covariances lambda_q = sum of softmax weights is a fixed point; a step towards it is one of natural
-gradient, so that a part of it raises the bound where the whole may not: label by label, it is
-halved until the bound rises. At first, and after a sweep in which such a step was refused, one of
-all labels comes before the means: far from the optimum no label can do anything alone, and means
-that make up for large variances keep these from falling. Amplitudes go towards |mu_q|^2 =
-lambda_q . v_q, where the derivative of the bound is zero, as far as it rises.
+covariances, lambda_q = sum of softmax weights is a fixed point. A step towards it is a natural
+gradient step, so a part of the step raises the bound even if the whole does not. Label by label,
+the step is halved until the bound rises. The first step is one of all labels together, before the
+means; so is the step after a sweep in which a step was refused. Far from the optimum no single
+label can raise the bound, and means that compensate large variances keep these from falling.
+Amplitudes move towards |mu_q|^2 = lambda_q . v_q, where the derivative of the bound is zero, while
+the bound rises.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from seqfield.solvers._base import (
 )
 from seqfield.solvers.lbfgs import LBFGS
 
-#: halvings of a step before it is given up: of one label, and of all
+#: halvings before a step is refused: a step of one label, and a step of all labels
 HALVINGS, MORE_HALVINGS = 8, 12
-#: the largest change of the logarithm of an amplitude in one step, and the least worth a step
+#: the largest change of an amplitude's logarithm in a step, and the smallest that is tried
 STRIDE, LEAST = 1.0, 1e-5
-#: of a step of an amplitude, what is tried
+#: shares of a step of an amplitude that are tried
 SHARES = (1.0, 0.5, 0.25, 0.1)
-#: the largest variance, far from what float64 cannot hold; from about 1e25 on fits do not converge,
-#: and say so
+#: the largest variance, far below what float64 can hold. From about 1e25 on, fits do not converge
+#: and warn
 LARGEST = 1e100
-#: entries of H = I + ... beside which the identity is lost in rounding
+#: beside entries of H of this size, the identity in H = I + ... is lost in rounding
 DROWNED = 1e12
-#: steps after which what L-BFGS says about the rest of its way is worth something
+#: steps after which the model of L-BFGS predicts the remaining gain well enough
 KNOWN = 40
-#: of the last rise of the bound, what the means may leave; of the bound, what counts as that rise
-#: in the first sweep
+#: share of the last rise of the bound that the means may leave to gain; and share of the bound that
+#: counts as the last rise in the first sweep
 SHARE, FIRST = 0.1, 0.01
 
 
@@ -91,7 +92,7 @@ class VariationalEM:
     needs = ("problem",)
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Minimise minus the bound; theta = [mu | M] says where to start, amplitudes at 1."""
+        """Minimise minus the bound, starting at theta = [mu | M] and at amplitudes of 1."""
         require("the variational method", objective, self.needs)
         fit = _Fit(objective, theta, self.n_jobs)
         bounds = [fit.bound()]
@@ -107,12 +108,12 @@ class VariationalEM:
                 fit.move_amplitude()
             bounds.append(fit.bound())
             if bounds[-1] - bounds[-2] + fit.refused <= self.tol * abs(bounds[-1]):
-                # what looks like the end may be means that were left too early: to their own end
+                # the means may have stopped too early, so they first go to their own optimum
                 fit.move_means(0.0)
                 bounds[-1] = fit.bound()
             stop = callback is not None and callback(Step(n_iter, fit.theta, -bounds[-1]))
-            # a bound that does not rise because steps were refused, or because rounding hides where
-            # better means are, is no optimum
+            # if steps were refused, or if rounding hides better means, the bound may stop rising
+            # before the optimum
             left = bounds[-1] - bounds[-2] + fit.refused
             converged = left <= self.tol * abs(bounds[-1]) and not fit.stuck
             if converged or stop:
@@ -122,7 +123,7 @@ class VariationalEM:
 
 
 class _Factor(NamedTuple):
-    """H's factor, the variances v (n,) and the terms of the bound that the covariance alone has."""
+    """The factor of H, the variances v (n,), and the terms of the bound without the means."""
 
     lower: Floats
     v: Floats
@@ -145,12 +146,12 @@ class _Fit:
         # the prior
         identity = np.eye(r)
         self.factors = [_Factor(identity, self._variances(q, 1.0), 0.0) for q in range(s)]
-        # by its slope, what the steps that were refused in a sweep would have gained
+        # what refused steps of a sweep would have gained, by the slope of the bound
         self.refused = np.inf
         self.f = self._values(self.mu)
-        # whether the means came to a halt far from their optimum
+        # whether the means stopped far from their optimum
         self.stuck = False
-        # what was learned of the curvature in a sweep still holds in the next
+        # the curvature that L-BFGS learned in one sweep is used in the next
         n = len(self.theta)
         self._history = History(history_size(n), n, n_jobs)
 
@@ -164,7 +165,7 @@ class _Fit:
         return np.asarray(np.sqrt(self.a) * self.scores.values(mu))
 
     def _variances(self, q: int, a: float, half: Floats | None = None) -> Floats:
-        """v for half = L^-1 R', or R' itself if there is none: a (|half_i|^2 + rest_i)."""
+        """v = a (|half_i|^2 + rest_i) with half = L^-1 R'; without ``half`` it is R' itself."""
         half = self.scores.root(q).T if half is None else half
         v = np.asarray(a * (np.einsum("ij,ij->j", half, half) + self.scores.rest[:, q]))
         if not (v < LARGEST).all():  # also NaN
@@ -178,7 +179,7 @@ class _Fit:
         return np.stack([factor.v for factor in self.factors], axis=1)
 
     def _offsets(self) -> Floats:
-        """What stands in the exponents besides the means (K, S)."""
+        """The part of the exponents (K, S) that does not depend on the means."""
         return np.asarray(0.5 * (self._v[self.rows] + self.terms.gather(self.w)))
 
     def bound(self) -> float:
@@ -208,7 +209,7 @@ class _Fit:
     def move_together(self) -> None:
         """Raise the bound over the covariances of all labels at once.
 
-        Where all variances are large, one of them has no say: the softmax goes by the others.
+        If all variances are large, one alone changes little, because the others rule the softmax.
         """
         z, _ = self._exponents()
         p = np.exp(z - log_sum_exp(z)[:, None]) * self.terms.weights[:, None]
@@ -225,9 +226,9 @@ class _Fit:
         self.precision, self.factors = old, factors
 
     def move_means(self, enough: float) -> None:
-        """Raise the bound over all means, until about ``enough`` is left."""
+        """Raise the bound over all means, until about ``enough`` is left to gain."""
         problem, theta, learned = _Means(self, self._offsets()), self.theta, len(self._history)
-        # a quadratic of few parameters is known after as many steps
+        # a quadratic of few parameters is known after as many steps as parameters
         known = max(LBFGS.known, min(KNOWN, len(theta)) - learned)
         method = LBFGS(200, 1e-12, n_jobs=self.n_jobs, enough=enough, known=known)
         found = method.minimise(problem, theta, history=self._history)
@@ -235,8 +236,8 @@ class _Fit:
         self.f, self.stuck = self._values(self.mu), found.stuck
 
     def move_covariances(self, *, each: bool) -> None:
-        """Raise the bound over the covariance of each label in turn, with ``each`` also over its
-        amplitude."""
+        """Raise the bound over the covariance of each label in turn; with ``each`` also over the
+        label's amplitude."""
         self.refused = 0.0
         z, _ = self._exponents()
         for q in range(self.s):
@@ -280,10 +281,10 @@ class _Fit:
         now: float,
         likelihood: Callable[..., float],
     ) -> bool:
-        """Take the amplitude and the covariance of a label together, if the bound rises.
+        """Change the amplitude and the covariance of a label together, if the bound rises.
 
-        Its coefficients stay, so that the function grows as the amplitude does; where that lowers
-        the bound the function itself stays.
+        First the coefficients stay fixed, so that the function grows with the amplitude. If that
+        lowers the bound, the function stays fixed.
         """
         step = self._stride(np.array([q]))
         if abs(step) < LEAST:
@@ -343,8 +344,8 @@ class _Fit:
         self.a, self.mu, self.f, self.factors = before
 
     def _stride(self, labels: NDArray[np.int64]) -> float:
-        """The change of the logarithm of an amplitude that would bring the derivative of the bound
-        to zero, nothing else changing much."""
+        """The change of an amplitude's logarithm that makes the derivative of the bound zero, if
+        nothing else changes much."""
         have = float(np.square(self.mu[:, labels]).sum())
         want = sum(float(self.precision[:, q] @ self.factors[q].v) for q in labels)
         if want <= 0.0 or have <= 0.0:
@@ -377,12 +378,12 @@ def _lower_of(scaled: Floats) -> Floats:
     h = scaled.T @ scaled
     h[np.diag_indices_from(h)] += 1.0
     if h.diagonal().max() < DROWNED:
-        # h.T, as LAPACK wants columns in order: nothing is copied
+        # h.T, because LAPACK needs column order; so nothing is copied
         lower, failed = scipy.linalg.lapack.dpotrf(h.T, lower=1, clean=1, overwrite_a=1)
         if not failed:
             return np.asarray(lower)
-    # the identity is lost in H, but not in [I; A] = Q L', whatever the sizes of A: O(n r^2) too,
-    # with a larger factor
+    # the identity is lost in H, but not in [I; A] = Q L', whatever the size of A. The time is
+    # O(n r^2) too, with a larger factor
     upper = scipy.linalg.qr(np.vstack([np.eye(len(h)), scaled]), mode="r", check_finite=False)[0]
     upper = upper[: len(h)]
     return np.asfortranarray((np.where(upper.diagonal() < 0.0, -1.0, 1.0)[:, None] * upper).T)
@@ -415,5 +416,5 @@ class _Means:
         return float(value), gradient + theta
 
     def gap(self, theta: Floats, gradient: Floats) -> float:
-        """Value minus optimum at most, as it is strongly convex."""
+        """A bound on value minus optimum: the function is strongly convex."""
         return 0.5 * float(gradient @ gradient)
