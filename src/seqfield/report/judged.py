@@ -1,4 +1,4 @@
-"""What a model says of labelled sequences, as flat arrays over all tokens."""
+"""Predictions and gold labels of sequences, as flat arrays over all tokens."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Rows = list[list[Any]]
 class Judged:
     """Gold and predicted labels of n sequences with N tokens in all, and their probabilities.
 
-    ``labels`` are the model's S labels in column order, then gold labels that it does not know.
-    ``gold`` and ``predicted`` hold one list for each sequence, ``gold_codes`` and ``codes`` (N,)
-    the same as places in ``labels``; a gold label that is missing is None, its code -1.
-    ``proba`` (N, S) is None for a model without probabilities; ``log_gold`` and ``log_shown`` (n,)
-    are the log-probabilities of the gold and of the predicted labelling, None without a
-    distribution of whole labellings. ``scheme`` is that of the spans: None for any, "none" if the
-    labels are no spans.
+    ``labels`` holds the model's S labels in column order, then gold labels that the model does not
+    know. ``gold`` and ``predicted`` hold one list for each sequence. ``gold_codes`` and ``codes``
+    (N,) are the same labels as indices into ``labels``. A missing gold label is None, and its code
+    is -1. ``proba`` (N, S) is None for a model without probabilities. ``log_gold`` and
+    ``log_shown`` (n,) are the log-probabilities of the gold and of the predicted labelling; None if
+    the model has no distribution of whole labellings. ``scheme`` is the label scheme of the spans:
+    None for any, "none" if the labels are no spans.
     """
 
     labels: list[Hashable]
@@ -57,7 +57,7 @@ class Judged:
 
     @property
     def graded(self) -> NDArray[np.bool_]:
-        """Tokens whose gold label the model knows (N,): what scores of probabilities count."""
+        """Tokens whose gold label the model knows (N,). Scores of probabilities use only these."""
         return self.known & (self.gold_codes < self.n_classes)
 
     @property
@@ -76,9 +76,9 @@ class Judged:
         return sums
 
     def spans(self) -> tuple[list[set[Span]], list[set[Span]]]:
-        """Gold and predicted spans of each sequence; of an unlabelled one both are empty."""
+        """Gold and predicted spans of each sequence; both are empty for an unlabelled sequence."""
         labelled = self.in_row(self.known) > 0
-        # the None between sequences ends every span, so one pass serves them all
+        # a None between sequences ends every span, so one pass reads all sequences
         starts = self.offsets[:-1] + np.arange(len(labelled))
         found = []
         for rows in (self.gold, self.predicted):
@@ -107,10 +107,10 @@ def judge(
     scheme: str = "auto",
     step: Callable[[str], None] = lambda text: None,
 ) -> Judged:
-    """Let the model label X and put it beside the gold labels y; ``step`` is told what is next.
+    """Label X with the model, and compare the result with the gold labels y.
 
-    ``scheme`` is that of the spans: a name, "auto" to count spans if all labels look
-    like such, or "none".
+    ``step`` is called with the name of each step. ``scheme`` is the label scheme of the spans: a
+    name, "auto" to count spans if all labels look like spans, or "none".
 
     >>> import seqfield as sf
     >>> X, y = [["a", "b"], ["b"]], [["x", "y"], ["z"]]

@@ -1,7 +1,7 @@
 """Elliptical slice sampling with all chains on JAX's device; see `elliptical_slice`.
 
-A step costs a device about as much for a hundred chains as for one, so many chains are what it is
-for. The host gets the watched scalars of a block of steps, and the draws that are kept.
+On a device a step of a hundred chains costs about as much as a step of one, so use many chains. The
+host gets the watched scalars of a block of steps, and the kept draws.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeviceSlice:
         return self.plan.n_steps * self.plan.n_chains
 
     def minimise(self, objective: Any, theta: Floats, callback: Callback | None = None) -> Result:
-        """Draw; the result's trace holds `Draws`, its theta is the mean of them."""
+        """Draw. The trace of the result holds `Draws`, and its theta is the mean of the draws."""
         require("elliptical slice sampling on a device", objective, self.needs)
         check_device()
         try:
@@ -54,7 +54,7 @@ class DeviceSlice:
         need = bytes_needed(model, plan.n_chains)
         if need > free_bytes(jax.devices()[0]):
             raise self._too_much(objective, f"at least {need / 2**30:.3g} GiB, ")
-        # of the generators the one that devices make fastest
+        # the fastest generator on devices
         state = start(model, jax.random.key(self.seed, impl="rbg"), plan.n_chains)
         room = jnp.zeros((BLOCK, plan.n_chains, 2))
         wanted = [set(plan.kept(k).tolist()) for k in range(plan.n_chains)]
@@ -78,7 +78,7 @@ class DeviceSlice:
             if stopped:
                 break
         every = np.concatenate(watched).transpose(1, 0, 2)
-        # of chains that are stopped early at least the last step
+        # at least the last step of chains that were stopped early
         after = every[:, min(plan.n_burnt, done - 1) :]
         empty = np.zeros((0, architecture.n_parameters))
         found = [Chain(np.array(k) if k else empty, w) for k, w in zip(kept, after, strict=True)]
