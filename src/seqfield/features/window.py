@@ -28,7 +28,7 @@ def centred(size: int) -> dict[int, str]:
         number("the odd size of a centred window", size, low=1, high=MAX_WINDOW, whole=True) % 2
         == 0
     ):
-        raise InputError(f"a centred window has an odd size such as 3, got {size}")
+        raise InputError(f"a centred window has an odd size, got {size}")
     reach = size // 2
     return {d: f"[{d:+d}]" if d else "[0]" for d in range(-reach, reach + 1)}
 
