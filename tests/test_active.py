@@ -261,7 +261,7 @@ def test_forbidden_labels_are_named():
     wrong[i] = ["O", "I-x", *[None] * (len(POOL[i]) - 2)]
     if len(POOL[i]) == 2:
         wrong[i] = [{"O", "B-y"}, "I-x"]
-    with pytest.raises(LabelError, match=f"sequence {i}: the model gives its known labels no"):
+    with pytest.raises(LabelError, match=f"sequence {i} of the pool: the model's constraints"):
         rank(model, POOL, y=wrong)
     wrong[i] = ["O", "new", *[None] * (len(POOL[i]) - 2)]
     with pytest.raises(LabelError, match=f"label 'new' at sequence {i}, position 1"):
@@ -431,8 +431,8 @@ def test_labels_that_are_no_spans():
         ({"n": 1.5}, "n must be a whole number"),
         ({"diversity": 1.1}, "diversity must be a number from 0 to 1"),
         ({"diversity": float("nan")}, "diversity must be a number from 0 to 1"),
-        ({"diversity": 0.5, "unit": "token"}, "are for unit='sequence'"),
-        ({"per_token": True, "unit": "span"}, "are for unit='sequence'"),
+        ({"diversity": 0.5, "unit": "token"}, "work only with unit='sequence'"),
+        ({"per_token": True, "unit": "span"}, "work only with unit='sequence'"),
         ({"per_token": True, "strategy": "margin"}, "per_token has no meaning"),
         ({"kernel": "cubic", "diversity": 0.5}, "a kernel is"),
         ({"y": [None]}, "X has 12 sequences but y has 1"),

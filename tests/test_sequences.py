@@ -242,8 +242,8 @@ ERRORS = {
     "empty CSR": (lambda: as_sequences([sp.csr_array(X), sp.csr_array((0, 3))]), "sequence 1 is"),
     "length 0": (lambda: as_sequences(X, [2, 0, 8]), "sequence 1 is empty"),
     "negative length": (lambda: as_sequences(X, [12, -2]), "sequence 1 is empty"),
-    "lengths too short": (lambda: as_sequences(X, [2, 7]), "add up to 9 where X has 10 rows"),
-    "lengths too long": (lambda: as_sequences(X, [20]), "add up to 20 where X has 10 rows"),
+    "lengths too short": (lambda: as_sequences(X, [2, 7]), "add up to 9, but X has 10 rows"),
+    "lengths too long": (lambda: as_sequences(X, [20]), "add up to 20, but X has 10 rows"),
     "lengths not whole": (lambda: as_sequences(X, [5.5, 4.5]), "whole numbers"),
     "lengths of two dimensions": (lambda: as_sequences(X, [[5, 5]]), "whole numbers"),
     "lengths a number": (lambda: checked_lengths(10, 10), "whole numbers"),
@@ -258,7 +258,7 @@ ERRORS = {
     "offsets not whole": (lambda: Sequences(X, [0, 2.5, 10]), "offsets must be"),
     "another width": (
         lambda: as_sequences([X[:2], X[2:4], X[4:6, :2]]),
-        "sequence 2 has 2 features where the first has 3",
+        "sequence 2 has 2 features, but sequence 0 has 3",
     ),
     "Sequences of other widths": (
         lambda: as_sequences([Sequences(X), Sequences(X[:, :2])]),
@@ -277,7 +277,7 @@ ERRORS = {
     "complex CSR": (lambda: Sequences(sp.csr_array(np.full((2, 2), 1j))), "complex"),
     "edge rows": (
         lambda: Sequences(X, OFFSETS, np.ones((9, 1))),
-        "edge has 9 rows where x has 10",
+        "edge has 9 rows, but x has 10",
     ),
     "edge of one dimension": (lambda: Sequences(X, OFFSETS, np.ones(10)), "edge must have two"),
     "edge text": (lambda: Sequences(X, OFFSETS, [["a"]] * 10), "edge is not a matrix of numbers"),

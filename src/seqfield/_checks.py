@@ -10,12 +10,13 @@ import numpy as np
 
 from seqfield.errors import InputError
 
-#: scores of this size are not known to 1, and probabilities come of their differences
+#: the largest score. Larger ones have rounding errors near 1, and probabilities come from
+#: differences of scores
 LARGEST = 1e15
 
 
 def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """``value``, if it is one of the strings, booleans or None in ``allowed``; else an
+    """Return ``value`` if it is in ``allowed`` (strings, booleans, None); else raise an
     `InputError`.
 
     >>> choice("solver", "lbfgs", ("lbfgs", "newton"))
@@ -40,7 +41,8 @@ def number(
     high: float = math.inf,
     whole: bool = False,
 ) -> Any:
-    """``value``, if it is a finite (whole) number between low and high; else an `InputError`.
+    """Return ``value`` if it is a finite (whole) number from low to high; else raise an
+    `InputError`.
 
     >>> number("n", 3, low=1, whole=True)
     3
@@ -61,6 +63,9 @@ def number(
 
 
 def score_size(size: float, remedy: str = "scale the features or the kernel, or lower eta") -> None:
-    """Raise an `InputError` if scores are of a size that probabilities cannot come of."""
-    if not size < LARGEST:  # not a number neither
+    """Raise an `InputError` if scores are too large to give probabilities.
+
+    ``remedy`` ends the message: it says what the user can do.
+    """
+    if not size < LARGEST:  # refuses NaN too
         raise InputError(f"scores of the size {size:.3g} overflow: {remedy}")

@@ -1,6 +1,6 @@
-"""Every error a user can meet, under one base class.
+"""Every error that a user can meet, under one base class.
 
-All of them are `ValueError`s, so code written against scikit-learn's habits keeps working.
+All errors are `ValueError`s, as in scikit-learn. Code that catches `ValueError` keeps working.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class SeqfieldError(ValueError):
 class InputError(SeqfieldError):
     """X has a form, size or value that cannot be used; the message names the place.
 
-    ``place`` is (sequence, position) where one token is to blame.
+    ``place`` is (sequence, position) if one token causes the error, else None.
     """
 
     def __init__(self, message: str, *, place: tuple[int, int] | None = None) -> None:
@@ -22,7 +22,7 @@ class InputError(SeqfieldError):
 
 
 class LabelError(InputError):
-    """y does not fit X, or holds labels that cannot be used."""
+    """y does not match X, or y holds labels that cannot be used."""
 
 
 class SchemeError(LabelError):
@@ -42,11 +42,11 @@ class NoPathError(SeqfieldError):
 
 
 class CapabilityError(SeqfieldError):
-    """A method was asked for something it cannot give; the message says what can."""
+    """A method cannot do what was asked; the message names a method that can."""
 
 
 class BudgetError(SeqfieldError):
-    """The work would need more memory than allowed; the message names the size."""
+    """The work needs more memory than the budget allows; the message names the size."""
 
 
 class ModelFileError(SeqfieldError):

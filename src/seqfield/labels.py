@@ -1,4 +1,4 @@
-"""Labels: any hashable things, their codes 0..S-1, missing labels and candidate sets."""
+"""Labels (any hashable objects), their codes 0..S-1, missing labels and candidate sets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SETS = (set, frozenset)
 class Targets:
     """What is known of the labels of N tokens.
 
-    ``codes`` (N,) holds the label's code, or -1 where it is not known exactly; ``allowed`` (N, S)
-    says which labels each token may have, and is None if every label is known.
+    ``codes`` (N,) holds the code of each label, or -1 for a missing label or a candidate set.
+    ``allowed`` (N, S) says which labels each token may have. It is None if every label is known.
     """
 
     codes: Codes
@@ -40,7 +40,7 @@ class Targets:
         return Targets(codes, self.allowed[rows], offsets)
 
     def mask(self, n_labels: int) -> NDArray[np.bool_]:
-        """``allowed`` as an array in any case."""
+        """``allowed`` as an array (N, S), made from the codes if it is None."""
         if self.allowed is not None:
             return self.allowed
         known: NDArray[np.bool_] = np.arange(n_labels) == self.codes[:, None]
@@ -71,7 +71,7 @@ class LabelSet:
 
     @classmethod
     def learn(cls, y: Iterable[Any], missing_label: Any = None) -> LabelSet:
-        """The labels that occur, sorted if they can be, else in order of first appearance."""
+        """The labels that occur: sorted if they can be compared, else in order of appearance."""
         rows = [[] if row is None else _listed(row) for row in y]
         seen: dict[Hashable, None] = {}
         try:
@@ -79,7 +79,7 @@ class LabelSet:
             plain = not any(v != v or isinstance(v, frozenset) for v in distinct)
         except TypeError:  # sets of candidates, or labels that cannot be used
             plain = False
-        # labels are looked at one by one only where there is something to see
+        # without NaN, sets and unhashable labels, each distinct label is checked only once
         places: Iterable[tuple[int, int, Any]] = _placed(rows)
         if plain:
             places = [(0, 0, label) for label in distinct]
@@ -105,9 +105,9 @@ class LabelSet:
         return out
 
     def encode(self, y: Sequence[Any], missing_label: Any = None) -> Targets:
-        """Codes and allowed sets; an unknown label is an error that names its place."""
+        """Codes and allowed labels. An unknown label raises a `LabelError` that names its place."""
         if not isinstance(missing_label, Hashable):
-            raise InputError(f"missing_label must be what a label can be, got {missing_label!r}")
+            raise InputError(f"missing_label must be a hashable value, got {missing_label!r}")
         if missing_label in self.index:
             raise LabelError(f"{missing_label!r} is both a label and the missing label")
         rows = [_listed(row) for row in y]
@@ -152,9 +152,9 @@ class LabelSet:
 
 
 def nested(y: Any, offsets: Offsets, *, flat: bool = False) -> list[Any]:
-    """y as a list with one entry for each sequence, its lengths checked against X.
+    """y as a list with one entry for each sequence; lengths are checked against X.
 
-    With ``flat`` (X came as one matrix with lengths) y may be one list of N labels.
+    With ``flat``, y may be one list of N labels. This is for X given as one matrix with lengths.
     """
     if y is None:
         raise LabelError("y is None: training needs labels (None for single sequences is fine)")
@@ -185,7 +185,7 @@ def nested(y: Any, offsets: Offsets, *, flat: bool = False) -> list[Any]:
 
 
 def is_missing(label: Any, missing_label: Any) -> bool:
-    """True for None and for whatever stands for a missing label (NaN included)."""
+    """True for None and for a label that equals ``missing_label`` (which may be NaN)."""
     if label is None:
         return True
     if isinstance(label, SETS):

@@ -13,9 +13,9 @@ from seqfield.errors import InputError
 from seqfield.linalg.vectors import add_scaled, dot
 
 Floats = NDArray[np.float64]
-#: v -> v* with <u, v> = u . v*
+#: maps v to v*, where the inner product of the parameter space is <u, v> = u . v*
 Dual = Callable[[Floats], Floats]
-#: v -> how far below 0 rounding may take <v, v>
+#: maps v to a bound on how far rounding may take <v, v> below 0
 Noise = Callable[[Floats], float]
 
 
@@ -48,15 +48,15 @@ class ElasticNet:
         return 0.5 * self.c2 * float(dot(theta, dual(theta)))
 
     def add_smooth(self, theta: Floats, gradient: Floats, dual: Dual = _same) -> float:
-        """The same, its gradient being added to ``gradient`` in place."""
+        """The value of `smooth`; its gradient is added to ``gradient`` in place."""
         add_scaled(gradient, self.c2, theta)
         return self.smooth(theta, dual)
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
-        """The subgradient of least norm, given the gradient of everything smooth.
+        """The subgradient of least norm, given the gradient of the smooth part.
 
-        Where theta is 0 it is the gradient shrunk towards 0 by c1; elsewhere c1 sign(theta) is
-        added.
+        If theta is 0, it is the gradient shrunk towards 0 by c1; otherwise c1 sign(theta) is
+        added to the gradient.
         """
         if self.c1 == 0.0:
             return gradient
@@ -68,8 +68,8 @@ class ElasticNet:
     ) -> float:
         """Bound on value minus optimum for a convex loss: |subgradient|^2 / (2 c2).
 
-        It holds because the penalty makes the objective c2-strongly convex; without c2 there is
-        no such bound and the answer is infinite.
+        The bound holds because the penalty makes the objective c2-strongly convex. With c2 = 0
+        there is no such bound, and the result is infinite.
         """
         if self.c2 == 0.0:
             return np.inf

@@ -1,4 +1,4 @@
-"""`Sequences`: a ragged batch of feature rows, one matrix and the offsets that cut it."""
+"""`Sequences`: sequences of different lengths as one matrix, and the offsets that cut it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Sequences:
 
     Parameters
     ----------
-    x : (N, D) dense array or sparse matrix of node features
-    offsets : (n + 1,) sequence i is the rows ``offsets[i]:offsets[i + 1]``; one sequence if None
-    edge : (N, E) dense array or sparse matrix of edge features or None; row t scores the pair of
-        labels that ends at token t, so the row of a sequence's first token is not used
+    x : (N, D) node features, one row for each token; a dense array or a sparse matrix of finite
+        numbers
+    offsets : (n + 1,) whole numbers from 0 to N. Sequence i is the rows
+        ``offsets[i]:offsets[i + 1]``, at least one. None: all rows are one sequence
+    edge : (N, E) edge features, dense or sparse, or None. Row t is for the pair of labels
+        (y_{t-1}, y_t). The row of a sequence's first token is not used
 
-    Indexing by a number, slice or index array gives the chosen sequences as `Sequences`.
+    An index (a number, a slice or an array of numbers) gives the chosen sequences as `Sequences`.
 
     >>> import numpy as np
     >>> batch = Sequences(np.eye(3), [0, 1, 3])
@@ -43,8 +45,8 @@ class Sequences:
         self.edge = None if edge is None else _matrix(edge, "edge")
         if self.edge is not None and self.edge.shape[0] != self.x.shape[0]:
             raise InputError(
-                f"edge has {self.edge.shape[0]} rows where x has {self.x.shape[0]}: "
-                "it needs one row for each token"
+                f"edge has {self.edge.shape[0]} rows, but x has {self.x.shape[0]}: "
+                "edge needs one row for each token"
             )
         self._check_finite("x", self.x)
         if self.edge is not None:
@@ -74,7 +76,7 @@ class Sequences:
     def __getitem__(self, key: Any) -> Sequences:
         if isinstance(key, int | np.integer):
             if not -len(self) <= key < len(self):
-                raise IndexError(f"sequence {key} of {len(self)}")
+                raise IndexError(f"there is no sequence {key} in a batch of {len(self)}")
             key = [int(key) % len(self)]
         chosen = np.arange(len(self))[key]
         rows: Any
@@ -87,7 +89,7 @@ class Sequences:
         return part
 
     def place(self, token: int) -> tuple[int, int]:
-        """Sequence and position of a row."""
+        """The number of the sequence of a row, and the position in it."""
         return place_of(token, self.offsets)
 
     def _check_finite(self, name: str, matrix: Any) -> None:
@@ -109,10 +111,10 @@ class Sequences:
 
 
 def as_sequences(X: Any, lengths: Any = None) -> Sequences:
-    """Numeric X of any accepted form as `Sequences`.
+    """Convert numeric X of any accepted form to `Sequences`.
 
-    Accepted: `Sequences`; a list of (T_i, D) arrays or sparse matrices, or of `Sequences`;
-    one (N, D) matrix with ``lengths``.
+    X may be `Sequences`, a list of (T_i, D) arrays or sparse matrices, or a list of `Sequences`.
+    X may also be one (N, D) matrix; then ``lengths`` holds the number of rows of each sequence.
 
     >>> import numpy as np
     >>> as_sequences([np.zeros((2, 3)), np.zeros((4, 3))])
@@ -150,7 +152,8 @@ def as_sequences(X: Any, lengths: Any = None) -> Sequences:
             raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
         if part.shape[1] != width:
             raise InputError(
-                f"sequence {i} has {part.shape[1]} features where the first has {width}"
+                f"sequence {i} has {part.shape[1]} features, but sequence 0 has {width}: all "
+                "sequences need the same number"
             )
     return Sequences(_stack(matrices), offsets_of([part.shape[0] for part in matrices]))
 
@@ -183,7 +186,7 @@ def checked_lengths(lengths: Any, n_tokens: int) -> Offsets:
     if counts.ndim != 1 or counts.dtype.kind not in "iu":
         raise InputError("lengths must be a list of whole numbers, one for each sequence")
     if counts.sum() != n_tokens:
-        raise InputError(f"lengths add up to {counts.sum()} where X has {n_tokens} rows")
+        raise InputError(f"lengths add up to {counts.sum()}, but X has {n_tokens} rows")
     offsets = offsets_of(counts)
     check_offsets(offsets, n_tokens)
     return offsets
@@ -216,7 +219,7 @@ def place_of(token: int, offsets: Offsets) -> tuple[int, int]:
 def _matrix(x: Any, name: str) -> Any:
     """A dense float64 array, or CSR with int32 indices and int8 or float64 values."""
     if np.iscomplexobj(x):
-        raise InputError(f"{name} holds complex numbers")
+        raise InputError(f"{name} holds complex numbers: features must be real")
     if sp.issparse(x):
         csr = sp.csr_array(x)
         if csr.ndim != 2:
@@ -240,20 +243,20 @@ def _concatenate(parts: list[Sequences]) -> Sequences:
     lengths: Iterable[Any] = np.concatenate([part.lengths for part in parts])
     bare = [part.edge is None for part in parts]
     if any(bare) and not all(bare):
-        raise InputError(f"sequence {bare.index(True)} has no edge features where others have some")
+        raise InputError(f"part {bare.index(True)} of X has no edge features, but others have")
     edge = None if bare[0] else _stack([part.edge for part in parts])
     return Sequences(_stack([part.x for part in parts]), offsets_of(lengths), edge)
 
 
 def _stack(matrices: list[Any]) -> Any:
-    """Matrices on top of each other, sparse if any of them is."""
+    """Matrices stacked by rows, sparse if any of them is sparse."""
     if any(sp.issparse(part) for part in matrices):
         return sp.vstack([sp.csr_array(part) for part in matrices], format="csr")
     return np.vstack(matrices)
 
 
 def _is_rows(part: Any) -> bool:
-    """True for a plain list of equally long rows of numbers."""
+    """True for a plain list of rows of numbers that all have the same length."""
     if not isinstance(part, list | tuple) or not part:
         return isinstance(part, list | tuple)
     return all(
@@ -270,7 +273,7 @@ def _describe(thing: Any) -> str:
 
 
 def even_bounds(offsets: Offsets, n: int) -> list[tuple[int, int]]:
-    """At most n runs of sequences with about equally many tokens.
+    """Cut the sequences into at most n runs with about equally many tokens each.
 
     >>> even_bounds(np.array([0, 5, 6, 10, 12]), 2)
     [(0, 2), (2, 4)]

@@ -179,7 +179,7 @@ def test_comments_and_blank_lines():
         ("#\nU0:%x[0,-1]\n", "<template>:2: malformed macro"),
         ("U0:%y[0,0]\n", "<template>:1: malformed macro"),
         ("U0:%x[a,0]\n", "<template>:1: malformed macro"),
-        ("# nothing\n\n", "<template>: no template lines"),
+        ("# nothing\n\n", "<template>: the template has no lines"),
     ],
 )
 def test_malformed_templates(text, message):

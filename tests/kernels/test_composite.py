@@ -116,7 +116,7 @@ def test_bad_columns(columns):
 
 @pytest.mark.parametrize("column", [3, -4])
 def test_columns_out_of_range(column):
-    with pytest.raises(InputError, match=f"column {column} of tokens that have 3"):
+    with pytest.raises(InputError, match=f"no column {column}: tokens have 3"):
         Columns(Linear(), [0, column])(np.eye(3))
 
 
@@ -169,7 +169,7 @@ def test_function_of_a_ragged_list():
 
 
 def test_function_of_a_wrong_shape():
-    with pytest.raises(InputError, match=r"shape \(3,\) where the tokens ask for \(3, 3\)"):
+    with pytest.raises(InputError, match=r"shape \(3,\), but the tokens need \(3, 3\)"):
         Callable(lambda x, z: np.ones(3))(np.eye(3))
 
 

@@ -188,7 +188,7 @@ def test_values_other_than_ones_at_prediction(degree):
 
 def test_other_width_at_prediction():
     expansion = Linear().expansion(binary())
-    with pytest.raises(InputError, match="39 features where training had 40"):
+    with pytest.raises(InputError, match="39 features, but training had 40"):
         expansion.transform(binary()[:, 1:])
 
 

@@ -342,7 +342,7 @@ def test_too_few_tokens():
 
 
 def test_other_width():
-    with pytest.raises(InputError, match="2 features where the graph has 3"):
+    with pytest.raises(InputError, match="2 features, but the graph has 3"):
         Graph(5).fit(cloud(40))(cloud(40, 2))
 
 
@@ -433,7 +433,7 @@ def test_diagnosis_of_parts_without_labels():
     assert len(messages) == 2
     assert "2 of the 3 connected parts" in messages[0]
     assert "45 distinct tokens" in messages[0]
-    assert "falls apart into 3 connected parts where there are 2 labels" in messages[1]
+    assert "falls apart into 3 connected parts, but there are 2 labels" in messages[1]
 
 
 def test_diagnosis_without_labels_and_with_one():

@@ -65,9 +65,9 @@ def test_tokens_without_any_feature():
 
 def test_misuse():
     x = binary()
-    with pytest.raises(InputError, match="fit it first"):
+    with pytest.raises(InputError, match="fit the kernel first"):
         InverseFrequency(Linear())(x)
-    with pytest.raises(InputError, match="tokens of 3 features where fit had 8"):
+    with pytest.raises(InputError, match="tokens of 3 features, but fit had 8"):
         InverseFrequency(Linear()).fit(x)(x[:, :3])
     with pytest.raises(InputError, match="power must be a number of at least 0, got -1"):
         InverseFrequency(Linear(), -1).fit(x)

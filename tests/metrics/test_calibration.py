@@ -178,7 +178,7 @@ def test_bad_input_is_named(metric):
 def test_bad_predictions_and_bins_are_named():
     with pytest.raises(LabelError, match="sequence 0, position 0: 'z' is not among the classes"):
         metrics.ece([["a"]], [[[0.5, 0.5]]], ["a", "b"], labels=[["z"]])
-    with pytest.raises(InputError, match="n_bins must be at least 1, not 0"):
+    with pytest.raises(InputError, match="n_bins must be at least 1, got 0"):
         metrics.ece([["a"]], [[[0.5, 0.5]]], ["a", "b"], n_bins=0)
 
 

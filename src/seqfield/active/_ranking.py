@@ -34,21 +34,21 @@ UNITS = {
     "token": ("token_entropy", "least_confidence", "margin"),
     "span": ("least_confidence",),
 }
-#: spans that the model is surer of than this, either way, are not asked about
+#: spans with min(p, 1 - p) below this are not ranked: the model is sure of them
 LEAST_SPAN = 0.05
-#: digits by which scores of spans are compared
+#: digits after the point that count when scores of spans are compared
 DIGITS = 12
 
 
 class RankedSequence(NamedTuple):
-    """A sequence of the pool, and how much its labels are worth."""
+    """A sequence of the pool, and its score: higher is more useful to label."""
 
     sequence: int
     score: float
 
 
 class RankedToken(NamedTuple):
-    """A token of the pool, and the model's guess with its probability."""
+    """A token of the pool, its score, and the model's guess with its probability."""
 
     sequence: int
     position: int
@@ -58,8 +58,8 @@ class RankedToken(NamedTuple):
 
 
 class RankedSpan(NamedTuple):
-    """A span of the pool, ``end`` exclusive, that the model takes for one of this kind with this
-    probability."""
+    """A span of the pool (``end`` exclusive), its score, and the probability that it is a span of
+    this kind."""
 
     sequence: int
     start: int
@@ -82,50 +82,58 @@ def rank(
     kernel: Any = "linear",
     lengths: Any = None,
 ) -> list[Any]:
-    """Rank what could be labelled, best first; ties go to what comes first in the pool.
+    """Rank sequences, tokens or spans of a pool by how useful their labels would be, best first.
+
+    Of equal scores, the one that comes first in the pool is ranked first.
 
     Parameters
     ----------
     model : a fitted estimator
-    X_pool : sequences in any form that the model takes
-    strategy : what makes a sequence worth its labels (all under p = p(y | x, known labels)):
+    X_pool : the pool: sequences in any form that the model takes
+    strategy : how a sequence is scored. p is p(y | x, known labels), and a token is open if its
+        label is not known:
 
-        * ``"sequence_entropy"`` (default): the entropy of its whole labelling, in nats;
+        * ``"sequence_entropy"`` (default): the entropy of the whole labelling, in nats;
         * ``"least_confidence"``: 1 - p(best labelling);
-        * ``"margin"``: 1 - (p(best labelling) - p(second best));
-        * ``"token_entropy"``: the mean over its open tokens of the entropy of the label;
-        * ``"expected_spans"``: the expected number of spans that start at its open tokens:
-          finds what is rich in spans, where most of the pool has none;
-        * ``"diversity"``: how unlike it is to what is labelled or ranked before it; needs no
-          probabilities.
+        * ``"margin"``: 1 - (p(best labelling) - p(second best labelling));
+        * ``"token_entropy"``: the entropy of a token's label, as a mean over open tokens;
+        * ``"expected_spans"``: the expected number of spans that start at open tokens. Use it
+          if most sequences of the pool have no span;
+        * ``"diversity"``: how different the sequence is from those that are labelled or ranked
+          before it. This one needs no probabilities.
 
-        Units other than sequences have their own: see ``unit``.
-    n : how many to return; all by default
-    unit : ``"sequence"``; ``"token"`` ranks single open tokens, by the entropy of their label
-        (``"token_entropy"``, the default), ``"least_confidence"`` or ``"margin"``; ``"span"``
-        ranks spans that the model is in two minds about, by min(p, 1 - p) of the exact
-        probability that it is one (``"least_confidence"``), if that is at least 0.05. Of spans
-        that overlap the first alone is asked about
-    y : what is known of the labels, as for ``fit``: None is a missing label, a set holds
-        candidates. All probabilities are then those given the known labels, exactly, and a
-        sequence without open labels is never ranked
-    per_token : score by open token, if reading tokens is what costs: entropy and expected spans
-        are divided by their number l, and the confidence is p(best)^(1/l). Without it long
-        sequences are favoured, which is right if each sequence costs the same; with it noisy
-        ones may be, whose doubts no label removes
-    diversity : from 0 (off) to 1, for a batch that is labelled at once: the weight of being
-        unlike those ranked before, and those that ``y`` labels in full. A sequence is worth
-        score^(1 - diversity) v^diversity with v = 1 - max k^2 over these, k being the kernel,
-        normalised, of mean token features
-    kernel : a kernel of `seqfield.kernels` or its name, for ``diversity``
-    lengths : the lengths of the sequences if X_pool is one matrix
+        Tokens and spans have other strategies: see ``unit``.
+    n : how many to return, at least 1; None returns all
+    unit : what to rank:
+
+        * ``"sequence"`` (default): whole sequences;
+        * ``"token"``: open tokens, by ``"token_entropy"`` (default), ``"least_confidence"`` or
+          ``"margin"`` of the label;
+        * ``"span"``: spans that may be there or not, by min(p, 1 - p), where p is the exact
+          probability of the span (``"least_confidence"``). Spans where this is below 0.05 are
+          left out. Of spans that overlap, only the best ranked one is returned.
+    y : known labels of the pool, as for ``fit``: None is a missing label, a set holds candidates.
+        All probabilities are then conditional on the known labels, exactly. A sequence without
+        open labels is never ranked
+    per_token : divide by the number l of open tokens. Entropy and expected spans are divided by l,
+        and the confidence is p(best labelling)^(1/l). Use False if every sequence costs the same
+        to label: long sequences are then favoured. Use True if every token costs the same; noisy
+        sequences may then be favoured, and no label removes noise
+    diversity : from 0 (off, default) to 1. Raise it if the ranked sequences are labelled as one
+        batch. It is the weight of being different from the sequences ranked before, and from those
+        that ``y`` labels in full. The score is u^(1 - diversity) v^diversity, where u is the score
+        of the strategy and v = 1 - max k^2 over these sequences; k is the normalised kernel of
+        mean token features
+    kernel : the kernel for ``diversity``: a kernel of `seqfield.kernels` or its name
+    lengths : the lengths of the sequences, if X_pool is one matrix
 
     Returns
     -------
     list of `RankedSequence`, `RankedToken` or `RankedSpan`
 
-    Time is linear in the pool; with diversity it is O(n_pool) kernel values for each sequence
-    ranked or labelled, so give n. The entropy of an average over posterior draws is estimated.
+    Time is linear in the size of the pool. With diversity, each ranked or labelled sequence costs
+    O(n_pool) kernel values, so give n. For an average over posterior draws, the entropy is
+    estimated from drawn labellings.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -155,7 +163,7 @@ def rank(
     if strategy == "diversity":
         diversity = 1.0
     else:
-        # rounding may leave less than nothing
+        # rounding may leave values slightly below 0
         values[numbers] = np.maximum(_values(pool, strategy, per_token), 0.0)
     if diversity == 0:
         order = numbers[np.argsort(-values[numbers], kind="stable")[:n]]
@@ -177,12 +185,12 @@ class _Pool(NamedTuple):
 
     @property
     def is_open(self) -> NDArray[np.bool_]:
-        """Of each token, whether its label is open."""
+        """Whether the label of each token is open (N,)."""
         return np.equal(self.known.codes, UNKNOWN)
 
     @property
     def n_open(self) -> Integers:
-        """Open tokens of each sequence."""
+        """Number of open tokens of each sequence (n,)."""
         return np.add.reduceat(self.is_open.astype(np.int64), self.known.offsets[:-1])
 
     def said(self) -> Iterator[tuple[LabelDistribution, Targets]]:
@@ -209,7 +217,7 @@ class _Pool(NamedTuple):
 
 
 def _checked(strategy: str | None, unit: str, per_token: bool, diversity: float) -> str:
-    """The strategy, if it goes with the other arguments."""
+    """The strategy, or an `InputError` if it does not go with the other arguments."""
     if unit not in UNITS:
         raise InputError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
     if strategy is None:
@@ -219,14 +227,14 @@ def _checked(strategy: str | None, unit: str, per_token: bool, diversity: float)
         raise InputError(f"strategy must be one of {wanted} for unit {unit!r}, got {strategy!r}")
     number("diversity", diversity, low=0.0, high=1.0)
     if unit != "sequence" and (diversity or per_token):
-        raise InputError("diversity and per_token are for unit='sequence'")
+        raise InputError("diversity and per_token work only with unit='sequence'")
     if per_token and strategy in ("margin", "diversity"):
         raise InputError(f"per_token has no meaning for strategy {strategy!r}")
     return strategy
 
 
 def _known(model: Any, data: Sequences, y: Any, *, flat: bool) -> Targets:
-    """What is known of the pool's labels."""
+    """The known labels of the pool."""
     if y is None:
         codes = np.full(data.n_tokens, UNKNOWN, np.int32)
         return Targets(codes, np.ones((len(codes), len(model.classes_)), bool), data.offsets)
@@ -238,7 +246,7 @@ def _known(model: Any, data: Sequences, y: Any, *, flat: bool) -> Targets:
 
 
 def _values(pool: _Pool, strategy: str, per_token: bool) -> Floats:
-    """What each sequence of the pool is worth (n,)."""
+    """The score of each sequence of the pool (n,)."""
     if strategy == "token_entropy":
         each = np.where(pool.is_open, entr(pool.proba()).sum(axis=1), 0.0)
         return np.add.reduceat(each, pool.known.offsets[:-1]) / pool.n_open
@@ -315,14 +323,14 @@ def _spans(pool: _Pool, n: int | None) -> list[RankedSpan]:
     found = np.vstack(parts)
     score = np.minimum(found[:, 4], 1.0 - found[:, 4])
     found, score = found[score >= LEAST_SPAN], score[score >= LEAST_SPAN]
-    # p and 1 - p of two that exclude each other are equal but for rounding, which is not to decide
+    # two spans that exclude each other may have p and 1 - p: rounding must not decide the order
     order = np.lexsort((*found.T[3::-1], -score.round(DIGITS)))
     asked, out = np.zeros(pool.data.n_tokens, dtype=bool), []
     for k in order.tolist():
         i, start, end, kind = map(int, found[k, :4])
         tokens = slice(pool.known.offsets[i] + start, pool.known.offsets[i] + end)
         if asked[tokens].any():
-            continue  # the answer to what it overlaps says much about it
+            continue  # the label of the overlapping span says much about this one
         asked[tokens] = True
         place, guess = (int(pool.numbers[i]), start, end), codes.kinds[kind]
         out.append(RankedSpan(*place, float(score[k]), guess, float(found[k, 4])))

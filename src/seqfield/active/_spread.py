@@ -1,4 +1,4 @@
-"""Choosing sequences that are worth a lot and unlike each other."""
+"""Choosing sequences of high value that differ from each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: what rounding leaves of equal sequences is below this
+#: 1 - k^2 of equal sequences is 0 up to a rounding error below this
 NOISE = 1e-12
 
 
 def spread(
     values: Floats, data: Sequences, kernel: Kernel, diversity: float, n: int, taken: Integers
 ) -> tuple[Integers, Floats]:
-    """n sequences chosen greedily, and what each was worth when its turn came.
+    """Choose n sequences greedily; return them and the score of each when it was chosen.
 
-    A sequence with value u is worth u^(1 - d) v^d: v = 1 - max_z k(x, z)^2, over all z taken or
-    chosen before, is the part of the variance of a Gaussian process at x that its nearest such z
-    leaves open. x is the mean of a sequence's tokens and k the kernel, normalised. Worth falls
-    as more are chosen, never rises. O(n_pool) kernel values for each chosen or taken sequence.
+    The score of a sequence is u^(1 - d) v^d, with its value u and d = ``diversity``. x is the mean
+    of a sequence's tokens and k the normalised kernel. v = 1 - max_z k(x, z)^2 over all z that are
+    ``taken`` or chosen before. In a Gaussian process, v is the share of the variance at x that
+    remains if the nearest z is known. Scores fall as more are chosen and never rise. Each
+    chosen or taken sequence costs O(n_pool) kernel values.
 
     >>> data = Sequences(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), [0, 1, 2, 3])
     >>> from seqfield.kernels import Linear
@@ -61,7 +62,7 @@ def spread(
 
 
 def _means(data: Sequences) -> Any:
-    """The mean of each sequence's tokens (n, D), sparse if they are."""
+    """The mean of each sequence's tokens (n, D), sparse if the tokens are sparse."""
     share = np.repeat(1.0 / data.lengths, data.lengths)
     shape = len(data), data.n_tokens
     mean = sp.csr_array((share, np.arange(data.n_tokens), data.offsets), shape=shape)

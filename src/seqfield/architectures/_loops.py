@@ -1,9 +1,9 @@
 """Compiled loops for products of sparse features with patterned weights.
 
-Features fall in two kinds. A feature with many weights is a *row*: its weights lie in a dense
-row of all C columns, so its loop is a plain vector addition. A feature with few weights (most
-features, which are rare) is spread into *entries* (weight, column), one for each occurrence and
-weight, so that its loop follows no pointers.
+There are two kinds of features. A feature with many weights is a *row*: its weights lie in a dense
+row of all C columns, so its loop is a plain vector addition. A feature with few weights becomes
+*entries* (weight, column), one for each occurrence and weight, so its loop follows no pointers.
+Most features are of the second kind, because most features are rare.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def split(
 ) -> Any:
     """Rows and entries of a CSR matrix whose features have local numbers.
 
-    ``place[f]`` is the row of feature f or -1; then its entries are the ``sizes[f]`` from
-    ``first[f]`` on, with the columns from ``begin[f]`` on. Returns CSR-like parts
+    ``place[f]`` is the row of feature f, or -1. A feature without a row has ``sizes[f]`` entries,
+    from ``first[f]`` on, with the columns from ``begin[f]`` on. Returns CSR-like parts
     (indptr, row, value) and (indptr, entry, column, value), without values if none are given.
     """
     valued = values.shape[0] > 0
@@ -161,8 +161,8 @@ def score(
 ) -> None:
     """out = X W without a design, for data that are scored once.
 
-    ``place[f]`` is the row of ``rows`` that holds the weights of feature f, or -1; ``rows`` may be
-    empty, then all weights are taken from theta.
+    ``place[f]`` is the row of ``rows`` that holds the weights of feature f, or -1. If ``rows`` is
+    empty, all weights are read from theta.
     """
     n_columns = out.shape[1]
     dense = rows.shape[0] > 0

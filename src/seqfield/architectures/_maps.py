@@ -1,8 +1,8 @@
 """Linear maps from feature rows to score columns, X (N, D) -> X W (N, C).
 
-``design(x)`` lays data out once. A design knows which weights its data touch; ``apply`` gives X W,
-and ``pull`` the gradient X' d of just those weights, as a vector that goes with
-``design.touched``. What a small batch costs therefore depends on the batch, not on the model.
+``design(x)`` lays data out once. A design knows which weights its data touch. ``apply`` gives X W.
+``pull`` gives the gradient X' d of the touched weights, in the order of ``design.touched``. So the
+cost of a small batch depends on the batch, not on the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Integers = NDArray[np.int32]
 
 
 class Table(NamedTuple):
-    """Feature rows and the weights they meet as plain arrays, for loops that go token by token.
+    """Feature rows and their weights as plain arrays, for loops that go token by token.
 
     Token t has the features ``indices[k]`` with ``values[k]``, k in ``indptr[t]:indptr[t + 1]``;
     feature f has the weights ``starts[f]:starts[f + 1]``, and weight w scores ``columns[w]``.
@@ -80,8 +80,9 @@ class DenseMap:
 class SparseDesign(NamedTuple):
     """A sparse X laid out for the compiled loops, in local numbers.
 
-    With ``binary`` all values are 1 and not kept. The local weights are ``touched``: first those of
-    the dense rows, whose places in the block of rows are ``cells``, then those of the entries.
+    If ``binary``, all values are 1 and are not kept. ``touched`` are the local weights. First come
+    those of the dense rows, with their places ``cells`` in the block of rows; then those of
+    entries.
     """
 
     binary: bool
@@ -114,7 +115,7 @@ class SparseMap:
         self.n_weights = len(self.columns)
         if self.n_weights >= 2**31:
             raise InputError(f"{self.n_weights} weights: at most 2^31 are possible")
-        # Measured: beyond a quarter of the columns one dense row beats single entries.
+        # measured: from a quarter of the columns on, a dense row is faster than entries
         self._many = np.diff(self.starts) >= min(n_columns, max(2, -(-n_columns // 4)))
         self._place = np.where(self._many, np.cumsum(self._many) - 1, -1).astype(np.int32)
 
@@ -126,17 +127,17 @@ class SparseMap:
 
     @classmethod
     def observed(cls, x: sp.csr_array, hits: sp.csr_array) -> SparseMap:
-        """Weights for the pairs seen together: ``hits`` (N, C) marks the columns of each token."""
+        """Weights for the pairs that occur; ``hits`` (N, C) marks the columns of each token."""
         ones = sp.csr_array((np.ones(len(x.data), np.int32), x.indices, x.indptr), shape=x.shape)
         seen = (ones.T @ hits).tocsr()
         seen.sort_indices()
         return cls(seen.indptr, seen.indices, hits.shape[1])
 
     def score(self, theta: Floats, x: Any) -> Floats:
-        """X W of data that are scored once: no design, which pays only if it is used again."""
+        """X W of data that are scored once, without a design: it would not be used again."""
         x = self._checked(x)
         rows = np.empty((0, self.shape[1]))
-        if x.nnz > self.n_weights // 4:  # else laying out dense rows costs more than it brings
+        if x.nnz > self.n_weights // 4:  # for less data, dense rows do not pay
             weights, cells = _loops.weights_of(
                 np.flatnonzero(self._many), self.starts, self.columns, self.shape[1]
             )
@@ -163,7 +164,7 @@ class SparseMap:
             features[many], self.starts, self.columns, self.shape[1]
         )
         entry_weights, _ = _loops.weights_of(features[~many], self.starts, self.columns, 0)
-        # where a feature's row, or the first of its entries, stands among the local ones
+        # the local number of a feature's row, or of the first of its entries
         begin = self.starts[features]
         sizes = np.where(many, 0, self.starts[features + 1] - begin)
         place = np.where(many, np.cumsum(many) - 1, -1)

@@ -1,15 +1,18 @@
 """Scores in the span of chosen atoms: kernel functions at single places.
 
-A place is a token's row in a score column, or a transition; an atom is a set of places, and its
-function h has <f, h> = sum of f's values at them (the reproducing property). So a vertex clique
-(t, y) is one place, the coordinate (t, sigma, tau) of GPSC is (t, sigma) with the transition
-(sigma, tau), an edge clique is a row in one of the S^2 edge columns, and a whole labelled sequence
-is all its places at once.
+A place is a token's row in a score column, or a transition. An atom is a set of places. Its
+function h has the reproducing property: <f, h> is the sum of the values of f at the places.
+Examples:
 
-Atoms are orthonormalised as they come, so |theta|^2 is the squared norm of the function and the
-refit is well scaled; the span and all values are those of the atoms themselves. The orthonormal
-functions are held as values at all tokens, or as coefficients in the atoms alone: then values come
-from products with the covariance, which are cheap where it has explicit features.
+* a vertex clique (t, y) is one place;
+* the coordinate (t, sigma, tau) of GPSC is the place (t, sigma) and the transition (sigma, tau);
+* an edge clique is a row in one of the S^2 edge columns;
+* a whole labelled sequence is the set of all its places.
+
+Atoms are orthonormalised as they come. So |theta|^2 is the squared norm of the function, and the
+refit is well scaled. The span and all values stay those of the atoms. The orthonormal functions are
+held as values at all tokens, or as coefficients in the atoms. In the second form values come from
+products with the covariance, which are cheap if it has explicit features.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from seqfield.linalg.triangular import solve_upper, solve_upper_transposed
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: so many atoms of a group are taken in at once: their values at all tokens are there for a while
+#: atoms of a group that are added at once: their values at all tokens need memory meanwhile
 BATCH = 256
 
 
@@ -43,17 +46,17 @@ class Atom(NamedTuple):
 
 
 class _Group:
-    """Orthonormal functions q on some columns of the wide table, and the atoms they come from."""
+    """Orthonormal functions q on some columns of the wide table, and the atoms that they span."""
 
     def __init__(self, kernel: int, columns: tuple[int, ...], height: int, noise: float) -> None:
         self.kernel, self.columns, self.height = kernel, np.array(columns), height
-        #: an atom of which no more than this share is outside the span of the others adds nothing
+        #: an atom is left out if at most this share of it is outside the span of the others
         self.noise = noise
         #: the group's part of the wide table
         self.here = slice(columns[0], columns[-1] + 1)
         self.index = np.zeros(0, np.int64)  # numbers of the group's atoms
         self.places = np.zeros(0, np.int64)  # of all atoms, one after the other
-        self._owner = np.zeros(0, np.int64)  # whose they are, in the order of index
+        self._owner = np.zeros(0, np.int64)  # the atom of each place, in the order of index
         # h_j = sum_i q_i r[i, j]
         self._r = np.zeros((4, 4))
 
@@ -64,8 +67,10 @@ class _Group:
         return self._r[:p, :p]
 
     def add(self, atoms: list[Atom], h: Floats, first: int) -> list[Atom]:
-        """Take atoms with functions h (d, m) in; those that are not in the span of the others,
-        which get the numbers from ``first`` on."""
+        """Add atoms with functions h (d, m), except those in the span of others.
+
+        Returns the added atoms, whose numbers start at ``first``.
+        """
         at = [self._places(atom) for atom in atoms]
         # <h_i, q_j> and <h_i, h_j>, by the reproducing property
         onto = self._onto(at, h)
@@ -89,19 +94,19 @@ class _Group:
         return np.asarray(found, np.float64)
 
     def expand(self, weights: Floats) -> Floats:
-        """The function with these weights in the group's part of the wide table: as coefficients,
-        each atom's in all of its places."""
+        """The function with these weights, as coefficients in the group's part of the wide table:
+        the coefficient of an atom is at each of its places."""
         each, size = self.coefficients(weights)[self._owner], len(self.columns) * self.height
         found = np.bincount(self.places, each, size)
         return np.asarray(found, np.float64).reshape(-1, self.height)
 
     def reduce(self, flat: Floats) -> Floats:
-        """The transpose of values by weights, given G times what it is taken of at all places."""
+        """The transpose of the map from weights to values; ``flat`` is G times its argument."""
         return self.project(self.at_atoms(flat))
 
     def coefficients(self, weights: Floats) -> Floats:
-        """The coefficients of the first atoms in the function with these weights of theirs."""
-        # sum_i w_i q_i = sum_j c_j h_j; first atoms are combinations of the first functions
+        """The coefficients of the first atoms in the function that has these weights."""
+        # sum_i w_i q_i = sum_j c_j h_j; the first atoms are combinations of the first functions
         out = weights.copy()
         solve_upper(self._r, out)
         return out
@@ -123,7 +128,7 @@ class _Group:
         return np.asarray(scipy.linalg.solve_triangular(self.r, across.T, trans="T").T)
 
     def _hold(self, h: Floats, onto: Floats, factor: Floats) -> None:
-        """Nothing: the functions are known by their coefficients alone."""
+        """Does nothing: the coefficients are enough."""
 
     def _grow(self, p: int) -> None:
         if p > len(self._r):
@@ -134,7 +139,7 @@ class _Group:
 
 
 class _Held(_Group):
-    """The same with the values of the functions held."""
+    """A group that holds the values of its functions."""
 
     def __init__(self, kernel: int, columns: tuple[int, ...], height: int, noise: float) -> None:
         super().__init__(kernel, columns, height, noise)
@@ -150,7 +155,7 @@ class _Held(_Group):
         return np.asarray(weights @ self.q).reshape(-1, self.height)
 
     def reduce(self, flat: Floats) -> Floats:
-        """The transpose of that."""
+        """The transpose of `expand`."""
         return np.asarray(self.q @ flat)
 
     def _onto(self, at: list[Ints], h: Floats) -> Floats:
@@ -175,12 +180,12 @@ class Atoms(Lookup):
     ----------
     covariances : one for each kernel, over the same n tokens
     eta : scale of the transitions in the kernel
-    free : True if every transition has a weight of its own besides the atoms
+    free : True if every transition has its own weight, besides the atoms
     edges : True if the table has S^2 edge columns after the S node columns
-    joint : True if atoms may have places in several node columns, which are then not orthogonal
-        to one another
-    held : True to hold the values of all atoms at all tokens, which each evaluation reads twice;
-        False to multiply by the covariances, of which then chosen rows and columns alone are needed
+    joint : True if atoms may have places in several node columns. Then functions on different
+        columns are not orthogonal
+    held : True to hold the values of all atoms at all tokens, which each evaluation reads twice.
+        False to multiply by the covariances, of which only some rows and columns are then needed
     """
 
     def __init__(
@@ -204,7 +209,7 @@ class Atoms(Lookup):
         self.n_parameters = self.n_pairs
 
     def empty(self) -> Atoms:
-        """The same without atoms and without an offset."""
+        """A copy without atoms and without the fixed function."""
         return Atoms(
             self.n_labels,
             self.covariances,
@@ -216,7 +221,7 @@ class Atoms(Lookup):
         )
 
     def add(self, atoms: list[Atom]) -> int:
-        """Take atoms in, leaving out those in the span of the others; how many were new."""
+        """Add atoms, except those in the span of others; returns how many were added."""
         by_group: dict[tuple[int, tuple[int, ...]], list[Atom]] = {}
         every = tuple(range(self.n_labels))
         for atom in atoms:
@@ -258,11 +263,11 @@ class Atoms(Lookup):
         return Values(table, steps)
 
     def of_kernel(self, theta: Floats, kernel: int) -> Values:
-        """The values of one kernel's part of it."""
+        """The values of the part of the function that belongs to one kernel."""
         return self.values(theta, [g for g in self._groups.values() if g.kernel == kernel])
 
     def values(self, theta: Floats, groups: list[_Group]) -> Values:
-        """The values of what some groups contribute."""
+        """The values of the part of the function that belongs to some groups."""
         n, s = self.size, self.n_labels
         wide = np.zeros((self.n_columns, self.height))
         if self.held:
@@ -330,7 +335,7 @@ class Atoms(Lookup):
         return out
 
     def coefficients(self, weights: Floats) -> Floats:
-        """The coefficients of the first atoms in the function with these weights of theirs."""
+        """The coefficients of the first atoms in the function that has these weights."""
         out = np.zeros(len(weights))
         for group in self._groups.values():
             here = group.index[group.index < len(weights)]
@@ -338,7 +343,7 @@ class Atoms(Lookup):
         return out
 
     def transitions(self, theta: Floats) -> Floats:
-        """The free part of the transition scores (S, S), without that of the atoms."""
+        """The free part of the transition scores (S, S), without the part of the atoms."""
         s = self.n_labels
         if not self.n_pairs:
             return np.zeros((s, s))
@@ -346,9 +351,12 @@ class Atoms(Lookup):
 
 
 def _independent(gram: Floats, least: Floats) -> tuple[list[int], Floats]:
-    """Numbers of functions with this gram matrix (what others do not explain of it) that have more
-    than the least square norm outside the span of those before, in order, and the lower Cholesky
-    factor of theirs."""
+    """Choose functions that are independent of the functions before them.
+
+    ``gram`` is the gram matrix of the functions, outside the span of the earlier atoms. A function
+    is chosen if its squared norm outside the span of those before is above ``least``. Returns the
+    numbers of the chosen functions and the lower Cholesky factor of their gram matrix.
+    """
     chosen: list[int] = []
     factor = np.zeros((len(gram), len(gram)))
     for k in range(len(gram)):

@@ -1,9 +1,10 @@
-"""Functions in the span of the training tokens that grow at a few tokens at a time.
+"""Functions in the span of the training tokens, which grow at a few tokens at a time.
 
 theta = [beta | delta]: F(x, sigma) = sum_r beta(r, sigma) g(x, x_r) over the distinct tokens r, and
-T = eta delta. Perceptrons and working sets change beta at some tokens of one sequence and then
-need the scores of the next, so `Store` keeps what scores are read from up to date: the weights of
-explicit features where there are any, else the values at all tokens, by rows of the gram matrix.
+T = eta delta. Perceptrons and working sets change beta at some tokens of one sequence, and then
+need the scores of the next sequence. So `Store` keeps an array up to date from which scores are
+read. With explicit features it holds their weights. Otherwise it holds the values at all tokens,
+which change by rows of the gram matrix.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ GIB = 2.0**30
 class Store(NamedTuple):
     """A function as plain arrays that compiled loops read and change.
 
-    With explicit features: ``weights`` (D, S), read through the CSR matrix of features of the n
-    distinct tokens; ``scratch`` is of the same shape and zero between uses. Without:
-    ``table`` (S, n), the values, and ``gram`` rows of G, row ``slot[r]`` being that of token r, or
-    none yet where that is -1. The other arrays are empty.
+    With explicit features, ``weights`` (D, S) are used with the CSR matrix of features of the n
+    distinct tokens; ``scratch`` has the same shape and is zero between uses. Without them,
+    ``table`` (S, n) holds the values and ``gram`` holds rows of G. Row ``slot[r]`` belongs to token
+    r; -1 means that it is not computed yet. The arrays of the other case are empty.
     """
 
     rows: Ints  # (N,) distinct token of each token
@@ -54,9 +55,9 @@ class Dual(Lookup):
     Parameters
     ----------
     covariance : G over the distinct tokens
-    eta : scale of the transitions in the kernel; 0 leaves them out
-    budget : bytes for weights, or for rows of the gram matrix that are not held anyway
-    dtype : of such rows
+    eta : scale of the transitions in the kernel, at least 0; with 0 there are no transitions
+    budget : bytes for weights, or for computed rows of the gram matrix
+    dtype : type of these rows
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class Dual(Lookup):
 class Growing:
     """A function that starts at zero, with `Store` up to date, and a cache of gram rows.
 
-    What the cache cannot hold is computed again each time it is needed: sequences are visited in
-    rounds, and dropping the oldest row would drop each just before its next use.
+    Rows that do not fit into the cache are computed again each time. Sequences are visited in
+    rounds, so a cache that drops the oldest row would drop each row just before its next use.
     """
 
     def __init__(self, dual: Dual, data: Sequences) -> None:
@@ -125,7 +126,7 @@ class Growing:
             self._check(row * longest, f"gram rows of a sequence of {longest} tokens")
             held = min(n, int(self.dual.budget / row))
             slot, gram = np.full(n, -1), np.empty((held, n), dual.dtype)
-            self._spare = longest  # the last rows change hands
+            self._spare = longest  # the last rows are used again for other tokens
         empty = np.zeros(0, np.int32)
         self.store = Store(
             rows, none, empty, np.zeros(0), no_table, no_table, slot, gram, np.zeros((s, n)),
@@ -133,7 +134,7 @@ class Growing:
         )  # fmt: skip
 
     def fetch(self, wanted: Ints) -> None:
-        """Have the gram rows of these tokens, which are those of one sequence at most."""
+        """Compute the gram rows of these tokens, of one sequence at most, unless cached."""
         slot, gram = self.store.slot, self.store.gram
         new = np.unique(wanted[slot[wanted] < 0])
         room = len(gram) - self._n_held
@@ -199,5 +200,5 @@ def add_at(store: Any, t: Any, change: Any) -> None:
 
 @inlined
 def has_row(store: Any, t: Any) -> Any:
-    """Whether `add_at` token t can be done."""
+    """Whether the gram row that `add_at` needs for token t is in the cache."""
     return store.table.shape[0] == 0 or store.slot[store.rows[t]] >= 0

@@ -1,4 +1,4 @@
-"""Emissions of a hidden Markov model: p(x_t | label), and what finds its parameters."""
+"""Emissions of a hidden Markov model, p(x_t | label), and learners of their parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 #: least variance within a label, relative to the feature's overall variance
 FLOOR = 1e-9
-#: numbers that overflow are an error with a message, not a warning
+#: overflow raises an error with a message, not a warning
 HUGE = np.errstate(over="ignore", invalid="ignore")
 
 
@@ -55,7 +55,7 @@ class Multinomial:
 
     @staticmethod
     def learner(data: Sequences, per_token: Floats, alpha: float) -> _MultinomialLearner:
-        """What finds the parameters on given data."""
+        """A learner of the parameters on given data."""
         Multinomial.check(data)
         return _MultinomialLearner(data.x, alpha)
 
@@ -87,7 +87,7 @@ class Gaussian:
         """log p(x_t | j) (N, S)."""
         x, m, v = _filled(x), self.means, self.variances
         if not sp.issparse(x):
-            # the square below is multiplied out: near the means nothing cancels
+            # the square below is multiplied out; around the means no digits are lost
             centre = m.mean(axis=1)
             x, m = x - centre, m - centre[:, None]
         constant = (np.log(2 * np.pi * v) + m**2 / v).sum(axis=0)
@@ -95,11 +95,11 @@ class Gaussian:
 
     @staticmethod
     def check(data: Sequences) -> None:
-        """Every finite number will do."""
+        """Nothing to check: every finite number is allowed."""
 
     @staticmethod
     def learner(data: Sequences, per_token: Floats, alpha: float) -> _GaussianLearner:
-        """What finds the parameters on given data."""
+        """A learner of the parameters on given data."""
         return _GaussianLearner(data.x, per_token, alpha)
 
 
@@ -117,18 +117,18 @@ class _GaussianLearner:
         self.mean = share @ self.x
         second = share @ self.squares
         rounding = np.finfo(float).eps * second
-        # what does not vary tells nothing: any variance does if it is the same for every label
+        # a constant feature says nothing: any variance will do if all labels share it
         self.variance = np.where(constant, 1.0, np.maximum(second - self.mean**2, rounding))
         self.floor = np.where(constant, 1.0, FLOOR * self.variance)
 
     @HUGE
     def best(self, labels: Any) -> Gaussian:
-        # the moments of the label's tokens and of alpha tokens like all the others
+        # the moments of the label's tokens and of alpha average tokens
         a, mean = self.alpha, self.mean[:, None]
         n = labels.sum(axis=0) + a
         first = (_product(self.x, labels) + a * mean) / n
         second = (_product(self.squares, labels) + a * (self.variance[:, None] + mean**2)) / n
-        # the best variance of at least the floor, as the likelihood has one maximum in it
+        # the best variance that is at least the floor: the likelihood has one maximum in it
         variances = np.maximum(second - first**2, self.floor[:, None])
         return Gaussian(first + self.centre[:, None], variances)
 
@@ -154,7 +154,7 @@ def _product(x: Any, labels: Any) -> Floats:
 
 
 def _filled(x: Any) -> Any:
-    """x, dense if at least half of it is filled: that takes less memory than sparse."""
+    """x, as a dense array if at least half of it is not zero: that takes less memory."""
     return x.toarray() if sp.issparse(x) and 2 * x.nnz >= x.shape[0] * x.shape[1] else x
 
 

@@ -1,12 +1,12 @@
-"""Scores from functions that are known at a few inducing tokens (Galliani et al. 2017).
+"""Inducing tokens: scores from functions that are known at a few tokens (Galliani et al. 2017).
 
 Each label has a function f ~ GP(0, k), u = f(Z) at M inducing tokens, and u = L v with
 L L' = k(Z, Z), v ~ N(0, I). Given v, the values at the T tokens of a sequence have
 
     mean Phi v,    covariance Q = k(x, x) - Phi Phi',    Phi = k(x, Z) L^-T  (T, M)
 
-so with v ~ N(mu, C C') they are Gaussian with mean Phi mu and covariance Q + Phi C C' Phi'. All
-parameters of the prior are in Phi and Q.
+So with v ~ N(mu, C C') the values are Gaussian, with mean Phi mu and covariance Q + Phi C C' Phi'.
+All parameters of the prior are in Phi and Q.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from seqfield.linalg.factor import JITTER
 from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
-#: step of the differences behind derivatives by inducing tokens, as a part of their spread
+#: step of the differences for derivatives by inducing tokens, as a share of the tokens' spread
 STEP = 1e-5
-#: what is added to the variance of each score, as a part of the first mean k(z, z): tokens of a
-#: sequence may be equal
+#: the nugget as a share of the first mean of k(z, z). It is needed because tokens of a sequence may
+#: be equal
 NUGGET = 1e-6
 
 
@@ -48,8 +48,8 @@ class Inducing:
     ----------
     kernel : covariance of each label's function
     tokens : (M, D) inducing tokens
-    eta : variance of transition scores; 0 leaves them out
-    nugget : added to the variance of each score
+    eta : variance of transition scores, at least 0; with 0 there are no transition scores
+    nugget : a small number that is added to the variance of each score
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Inducing:
         return np.ascontiguousarray(scipy.linalg.solve_triangular(self.root, k.T, lower=True).T)
 
     def with_kernel(self, kernel: Kernel, tokens: Any = None) -> Inducing:
-        """The same with another kernel, or other tokens too."""
+        """A copy with another kernel, and with other tokens if they are given."""
         tokens = self.tokens if tokens is None else tokens
         return Inducing(self.n_labels, kernel, tokens, self.eta, self.nugget)
 
@@ -111,8 +111,11 @@ class Inducing:
         return out
 
     def by_tokens(self, batch: Batch, d_phi: Floats) -> Floats:
-        """Derivatives by the inducing tokens (M, D), by central differences of the kernel: column
-        by column for all tokens at once, since k(x, z) depends on no other token than z."""
+        """Derivatives by the inducing tokens (M, D), by central differences of the kernel.
+
+        A column is moved for all tokens at once, because k(x, z) depends on no inducing token but
+        z.
+        """
         by_k, by_gram = self.pull_covariances(batch, d_phi)
         z = np.asarray(self.tokens)
         out = np.zeros(z.shape)

@@ -1,11 +1,15 @@
 """The kernel architecture F = G A, T = eta B over the tokens of a gram matrix G.
 
-The norm of a function is tr(A' G A) + eta |B|^2, and in A the plain gradient G (lambda A + P - Y)
-is badly scaled. There are two ways out, the same descent in other coordinates: with a factor
-G = root root' and A = dual b the scores are root b and the norm is |b|^2 (`rooted.Rooted`); or no
-factor at all. Here gradients are taken in the inner product of the function space, where the
-gradient of R is just lambda A + P - Y. A function is carried as the pair (A, F = G A), so scores
-and inner products need no product with G: an iteration takes one, for its gradient.
+The squared norm of a function is tr(A' G A) + eta |B|^2. In A the plain gradient
+G (lambda A + P - Y) is badly scaled. Two remedies give the same descent in other coordinates:
+
+* with a factor G = root root' and A = dual b, the scores are root b and the squared norm is |b|^2
+  (`rooted.Rooted`);
+* without a factor, gradients are taken in the inner product of the function space, where the
+  gradient of R is lambda A + P - Y.
+
+This module has the second. A function is carried as the pair (A, F = G A). So scores and inner
+products need no product with G; an iteration takes one product, for its gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from seqfield.architectures.lookup import Lookup, LookupDesign, Values
 
 Floats = NDArray[np.float64]
 
-#: eigenvalues that are not below 0 by more than this part of the others are 0
+#: an eigenvalue below 0 by at most this share of the others counts as 0
 ROUNDING = 1e-6
 
 
@@ -34,7 +38,7 @@ class Gram(Lookup):
     ----------
     size : n, the number of gram rows
     multiply : V (n, S) -> G V
-    eta : scale of the transitions in the kernel; 0 leaves them out
+    eta : scale of the transitions in the kernel, at least 0; with 0 there are no transitions
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class Gram(Lookup):
         super().__init__(n_labels, size)
         self.multiply = multiply
         self.root_eta = float(np.sqrt(number("eta", eta, low=0)))
-        # every transition, or none
+        # weights for all transitions, or for none
         self.pairs = np.arange(n_labels**2 if eta > 0 else 0)
         self._cuts = np.cumsum([size * n_labels, size * n_labels, len(self.pairs)])
         self.n_parameters = int(self._cuts[-1])
@@ -59,7 +63,7 @@ class Gram(Lookup):
         return np.concatenate([theta[half:end], np.zeros(half), theta[end:]])
 
     def noise(self, theta: Floats) -> float:
-        """How far below 0 rounding may take tr(A' G A): some digits of float32 of G times |A|^2."""
+        """How far rounding may take tr(A' G A) below 0: a float32 error of G times |A|^2."""
         a = theta[: self._cuts[0]]
         return ROUNDING * self._scale * float(a @ a)
 

@@ -23,7 +23,7 @@ Map = DenseMap | SparseMap
 
 
 class Design(NamedTuple):
-    """Data laid out for scoring and for the pullback; they touch the weights ``touched``."""
+    """Data laid out for scoring and for the pullback. ``touched`` are the weights that they use."""
 
     node: Any
     edge: Any
@@ -34,8 +34,8 @@ class Design(NamedTuple):
 class Tables(NamedTuple):
     """Data and weights as plain arrays.
 
-    Node weights come first in theta, edge weights from ``edge_first`` on; ``pair_weight`` (S, S) is
-    the place of each transition's weight, or -1.
+    Node weights come first in theta, and edge weights start at ``edge_first``. ``pair_weight``
+    (S, S) is the place of each transition's weight, or -1.
     """
 
     node: Table
@@ -76,8 +76,8 @@ class Linear:
     ) -> Linear:
         """The architecture for a training set.
 
-        ``observed`` gives a weight only to the (feature, label) and (label, label) pairs that
-        occur in it: a candidate set counts for each of its members, a missing label for none.
+        With ``observed``, only (feature, label) and (label, label) pairs that occur in the training
+        set get a weight. A candidate set counts for each of its members, a missing label for none.
         """
         mask = targets.mask(n_labels)
         known = mask & ~mask.all(axis=1, keepdims=True) if n_labels > 1 else mask
@@ -176,11 +176,11 @@ class Linear:
         return np.concatenate(parts)
 
     def dual(self, theta: Floats) -> Floats:
-        """Weights have the plain inner product."""
+        """theta itself: weights have the plain inner product."""
         return theta
 
     def noise(self, theta: Floats) -> float:
-        """How far below 0 rounding may take a squared norm: no sum of squares is."""
+        """How far rounding may take a squared norm below 0: a sum of squares is never below 0."""
         return 0.0
 
     def lift(self, theta: Floats) -> Floats:
@@ -204,7 +204,7 @@ def _build_map(x: Any, hits: sp.csr_array | None, n_columns: int, observed: bool
 
 
 def _outer(before: NDArray[np.bool_], known: NDArray[np.bool_]) -> sp.coo_array:
-    """(N, S^2) marks of the label pairs each token may end."""
+    """Marks (N, S^2) of the label pairs that may end at each token."""
     s = known.shape[1]
     t, j = np.nonzero(known)
     rows, columns = [], []

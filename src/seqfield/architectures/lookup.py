@@ -1,7 +1,7 @@
 """Scores looked up in a table: one row of scores for each distinct token, and the transitions.
 
-Kernel models know the values of their function at the distinct training tokens; whatever
-parameters stand behind these values, scoring and the pullback are a look-up and a scatter.
+Kernel models know the values of their function at the distinct training tokens. Whatever the
+parameters of these values are, scoring is a look-up and the pullback is a scatter.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LookupDesign(NamedTuple):
 class Lookup:
     """The table itself as parameters: theta = [table | T].
 
-    Data are `Sequences` whose one column is the table row of each token. With ``edges`` the table
-    has S + S^2 columns, and the last S^2 are added to the transitions into the token.
+    Data are `Sequences` with one column: the table row of each token. With ``edges`` the table has
+    S + S^2 columns, and the last S^2 are added to the scores of transitions into the token.
     """
 
     def __init__(self, n_labels: int, size: int, *, edges: bool = False) -> None:
@@ -59,7 +59,7 @@ class Lookup:
         return theta
 
     def noise(self, theta: Floats) -> float:
-        """How far below 0 rounding may take a squared norm: no sum of squares is."""
+        """How far rounding may take a squared norm below 0: a sum of squares is never below 0."""
         return 0.0
 
     def lift(self, theta: Floats) -> Values:
@@ -81,7 +81,7 @@ class Lookup:
         return ChainScores(here, edge, design.offsets, check=False)
 
     def pullback(self, design: LookupDesign, d_node: Floats, d_edge: Floats) -> Floats:
-        """The gradient by each token's scores and by T, for `gather` to put in place."""
+        """The gradient by the scores of each token and by T; `gather` adds it to the table."""
         if not self.edges:
             return np.concatenate([d_node.ravel(), d_edge.ravel()])
         rows = np.hstack([d_node, d_edge.reshape(len(d_node), -1)])

@@ -1,5 +1,8 @@
-"""Scores of a label given its neighbours' labels: F = R u, each label's column times the root of an
-amplitude, and a table of scores for each distance between neighbours."""
+"""Scores of a label given the labels of its neighbours, for the pseudo-likelihood.
+
+F = R u, where each label's column is multiplied by the root of an amplitude. For each distance
+between neighbours there is a table of scores.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ Floats = NDArray[np.float64]
 class Neighbours:
     """theta = [u | T]: u (r, S) by a root (n, r) of the gram matrix, T (R, S, S) for R distances.
 
-    A list has a root for each label; those of lower rank get columns of zeros, along which nothing
-    is ever learned. ``rest`` (n, 1) or (n, S) is the variance that a root leaves out at each token.
-    Data are `Sequences` whose one column is the row of each token.
+    A list holds one root for each label; roots of lower rank are padded with columns of zeros,
+    along which nothing is learned. ``rest`` (n, 1) or (n, S) is the variance at each token that the
+    root leaves out. Data are `Sequences` with one column: the row of each token.
     """
 
     def __init__(
@@ -55,6 +58,6 @@ class Neighbours:
 
 
 def _widened(root: Floats, width: int) -> Floats:
-    """The root with columns of zeros up to this width."""
+    """The root, padded with columns of zeros to this width."""
     missing = width - root.shape[1]
     return np.pad(root, ((0, 0), (0, missing))) if missing else root

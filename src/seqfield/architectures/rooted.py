@@ -13,15 +13,15 @@ Parts = list[tuple[LookupDesign, Floats]]
 
 
 class Rooted(Lookup):
-    """theta = [b | sqrt(eta) B] in which |theta|^2 is the squared norm of the function.
+    """Whitened parameters theta = [b | sqrt(eta) B]: |theta|^2 is the squared norm of the function.
 
-    Tokens with equal rows share one row of the root, and many functions are multiplied by it at
-    once: for few labels a product reads the whole root to do little with it.
+    Tokens with equal rows share one row of the root. Many functions are multiplied by the root at
+    once, because for few labels most of the time of a product is spent on reading the root.
 
     Parameters
     ----------
     root : (n, r) with G = root root'
-    eta : scale of the transitions in the kernel; 0 leaves them out
+    eta : scale of the transitions in the kernel, at least 0; with 0 there are no transitions
     """
 
     def __init__(self, n_labels: int, root: Floats, eta: float = 1.0) -> None:
@@ -49,7 +49,7 @@ class Rooted(Lookup):
         return self.lift_all(theta[None])[0]
 
     def lift_all(self, theta: Floats) -> list[Values]:
-        """The same of each row."""
+        """F and T of each row of theta."""
         return [super(Rooted, self).lift(row) for row in self.values(theta)]
 
     def collect(self, parts: Parts) -> Floats:
@@ -57,12 +57,12 @@ class Rooted(Lookup):
         return np.asarray(self.collect_all([parts])[0])
 
     def collect_all(self, several: list[Parts]) -> Floats:
-        """The same for several lists of pullbacks."""
+        """The gradients by theta for several lists of pullbacks."""
         return self.pull_values(np.stack([super(Rooted, self).collect(p) for p in several]))
 
 
 def _multiply(matrix: Floats, rows: Floats, columns: int) -> Floats:
-    """matrix @ V for each row, V (m, columns) being the row's entries."""
+    """matrix @ V for each row of ``rows``, whose entries are V (m, columns)."""
     k, m = len(rows), matrix.shape[1]
     wide = rows.reshape(k, m, columns).transpose(1, 0, 2).reshape(m, k * columns)
     out = (matrix @ wide).reshape(-1, k, columns)

@@ -23,7 +23,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of whole sequences: folded log scores, local offsets, and where it belongs."""
+    """A run of whole sequences: log scores with start and end added, local offsets, and the place
+    of the run in the batch."""
 
     node: Floats
     edge: Floats
@@ -42,7 +43,7 @@ class Forward:
 
 
 def chunk_bounds(offsets: Integers, n_tokens: int) -> list[tuple[int, int]]:
-    """Sequence ranges that hold about n_tokens tokens each; they depend on nothing else."""
+    """Ranges of sequences with about n_tokens tokens each. They depend on the arguments alone."""
     cuts = [0]
     while cuts[-1] < len(offsets) - 1:
         wanted = offsets[cuts[-1]] + n_tokens
@@ -51,7 +52,7 @@ def chunk_bounds(offsets: Integers, n_tokens: int) -> list[tuple[int, int]]:
 
 
 def _size(per_token: int) -> int:
-    """Tokens in a chunk whose arrays have that many numbers a token."""
+    """Tokens in a chunk whose arrays hold ``per_token`` numbers for each token."""
     return max(64, 2**16 // per_token)
 
 
@@ -62,7 +63,7 @@ def each_chunk(
     work: Callable[[Chunk], Result],
     wide: bool = False,
 ) -> list[Result]:
-    """Results of ``work`` on each chunk in order. ``wide`` work needs S^2 numbers a token."""
+    """Results of ``work`` on each chunk, in order; ``wide`` work holds S^2 numbers a token."""
     s = scores.n_labels
     if allowed is not None:
         allowed = np.asarray(allowed, dtype=bool)
@@ -93,7 +94,7 @@ def _chunk(scores: ChainScores, allowed: Booleans | None, i0: int, i1: int) -> C
 
 
 class Scaled(NamedTuple):
-    """exp of the shifted scores, where that is safe, and what log Z lost by the shift."""
+    """exp of the shifted scores, which sequences are safe, and the shift to add to log Z."""
 
     weight: Floats
     edge: Floats
@@ -106,7 +107,7 @@ def scaled(chunk: Chunk) -> Scaled:
     n = len(chunk.offsets) - 1
     safe, shift = np.empty(n, np.bool_), np.empty(n)
     _numba.shift_and_judge(chunk.node, chunk.edge, chunk.offsets, weight, edge, safe, shift)
-    with np.errstate(over="ignore", under="ignore"):  # underflow is what `safe` is about
+    with np.errstate(over="ignore", under="ignore"):  # `safe` says where underflow did harm
         np.exp(weight, out=weight)
         np.exp(edge, out=edge)
     return Scaled(weight, _padded(edge), safe, shift)
@@ -139,7 +140,7 @@ def forward(chunk: Chunk) -> Forward:
 def chunk_marginals(
     chunk: Chunk, weights: Floats, node: Floats, sums: Floats, pairs: Floats
 ) -> Floats:
-    """log Z; node marginals, and sums of pair marginals or each of them unless empty."""
+    """log Z. Fills node marginals, and sums of pair marginals or each one, unless empty."""
     weight, edge, safe, shift = scaled(chunk)
     log_z = np.zeros(len(safe))
     edge_t = _padded(edge[:, :, : weight.shape[1]].transpose(0, 2, 1))
@@ -156,7 +157,7 @@ def chunk_marginals(
 
 
 def posterior(chunk: Chunk) -> tuple[Floats, Floats]:
-    """Backward kernels (N, S, S) and node marginals of a chunk."""
+    """Backward transition matrices (N, S, S) and node marginals (N, S) of a chunk."""
     f, s = forward(chunk), chunk.node.shape[1]
     checked(f.log_z, chunk.sequences.start)
     node, kernels = np.empty(chunk.node.shape), np.empty((*chunk.node.shape, s))
@@ -185,14 +186,14 @@ def chunk_tangent(
 ) -> None:
     """E[V] and the derivatives of the marginals of a chunk along (d_node, d_edge).
 
-    ``out`` gets those of node marginals, plus P E[V] if ``joint``; ``pairs`` those of pair
-    marginals: (1, S, S) their sum, (N, S, S) each of them, or empty.
+    ``out`` gets the derivatives of node marginals, plus P E[V] if ``joint``. ``pairs`` gets those
+    of pair marginals: (1, S, S) for their sum, (N, S, S) for each, or empty for none.
     """
     weight, edge, safe, _ = scaled(chunk)
     s = weight.shape[1]
     edge = edge[:, :, :s]
     own = np.empty((0, s, s)) if d_edge is None else d_edge
-    if not np.isfinite(own).all():  # as it may be where a transition is forbidden
+    if not np.isfinite(own).all():  # a forbidden transition may make it infinite
         own = np.where(edge > 0.0, own, 0.0)
     log_z = np.zeros(len(safe))
     _numba_tangent.tangent_scaled(
@@ -231,9 +232,9 @@ def chunk_tangent(
 
 
 def _unsafe(chunk: Chunk, safe: Booleans) -> Iterator[tuple[Chunk, slice, slice]]:
-    """Chunks of the sequences that are not safe, small enough for S^2 numbers a token.
+    """Smaller chunks of the sequences that are not safe: these need S^2 numbers for each token.
 
-    With each come its tokens and its sequences within the chunk.
+    Each comes with the slices of its tokens and of its sequences within the chunk.
     """
     size = _size(chunk.node.shape[1] ** 2)
     turns = np.flatnonzero(np.diff(safe, prepend=True, append=True))

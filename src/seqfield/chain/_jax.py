@@ -1,20 +1,19 @@
-"""The sum-product pass and Viterbi in JAX over padded sequences: what `_padded` and training on a
-device run.
+"""The sum-product pass and Viterbi in JAX over padded sequences, for `_padded` and for training.
 
-Sequences are put side by side in arrays (L, B, S): L places, B sequences, shorter ones filled up at
-the end. One scan runs all forward messages and, on the sequences turned round, all backward
+Sequences lie side by side in arrays (L, B, S): L places, B sequences. Shorter sequences are padded
+at the end. One scan computes all forward messages and, on the reversed sequences, all backward
 messages. With W = exp(node), T = exp(edge) and p_0 = 1
 
     v_r = p_r * W_r,   p_{r+1}[j] = sum_i v_r[i] T[i, j] / sum_i v_r[i]
 
-(T transposed on the way back). With alpha = v / sum v, b the messages from behind and
-q_t = sum_j alpha_t[j] b_t[j], every marginal is normalised on its own:
+(T is transposed on the way back). Let alpha = v / sum v, let b be the backward messages, and let
+q_t = sum_j alpha_t[j] b_t[j]. Every marginal is normalised on its own:
 
     P_t = alpha_t * b_t / q_t,   pair_t[i, j] = alpha_{t-1}[i] T[i, j] P_t[j] / p_t[j].
 
-Where the scaled form is not safe (the rule of `_numba.shift_and_judge`, for the messages of both
-sides and for q) the same recursion runs on logarithms, for those sequences alone. They are not
-left to the compiled loops, because training on a device has to go on there.
+If the scaled form is not safe for a sequence, the same recursion runs on logarithms for this
+sequence. The rule is that of `_numba.shift_and_judge`, for the messages of both directions and for
+q. Such sequences stay on the device, because training on a device must not leave it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ WRITTEN_OUT = 24
 
 
 class Posterior(NamedTuple):
-    """What a pass gives of B sequences with L places.
+    """The result of a pass over B sequences with L places.
 
-    ``before`` and ``after`` (L - 1, B, S) make the pair marginals: before[i] edge[i, j] after[j],
-    or all as logarithms.
+    Pair marginals are before[i] edge[i, j] after[j], with ``before`` and ``after`` (L - 1, B, S).
+    In the log form these are logarithms.
     """
 
     log_z: Any
@@ -52,8 +51,8 @@ def run(node: Any, edge: Any, real: Any, log: bool, both: bool = True) -> Poster
 def scaled(node: Any, edge: Any, real: Any, both: bool = True) -> Posterior:
     """The pass on exp of the scores ``node`` (L, B, S), ``edge`` (S, S) or (L, B, S, S).
 
-    ``real`` (L, B) is False where a sequence was filled up. Without ``both`` there are forward
-    messages and log Z alone. Results mean something where ``safe`` (B,) only.
+    ``real`` (L, B) is False at padded places. Without ``both`` only forward messages and log Z are
+    computed. Only results of sequences that are ``safe`` (B,) are valid.
     """
     s, lengths = node.shape[-1], real.sum(0)
     low, high = _span(node, real[..., None], (0, 2))
@@ -92,7 +91,7 @@ def scaled(node: Any, edge: Any, real: Any, both: bool = True) -> Posterior:
 
 
 def logarithmic(node: Any, edge: Any, real: Any, both: bool = True) -> Posterior:
-    """The same on logarithms: right for any scores, at several times the cost."""
+    """The same pass on logarithms: right for any scores, at several times the cost."""
     x, ways, there = _ways(node, edge, real, both)
 
     def step(p: Any, now: Any, way: Any) -> Any:
@@ -115,7 +114,7 @@ def logarithmic(node: Any, edge: Any, real: Any, both: bool = True) -> Posterior
 
 
 def _ways(node: Any, edge: Any, real: Any, both: bool) -> tuple[Any, Any, Any]:
-    """The sequences, and if ``both`` beside them the same turned round, with their transitions."""
+    """The sequences and their transitions; if ``both``, the reversed sequences beside them."""
     if not both:
         return node[:, None], edge[None, None] if edge.ndim == 2 else edge[1:, None], real[:, None]
     if edge.ndim == 2:
@@ -145,7 +144,7 @@ def pair_sums(found: Posterior, weights: Any, log: bool, by_sequence: bool = Fal
         if by_sequence:
             outer = jnp.einsum("lbi,lbj->bij", found.before, found.after)
             outer = outer * weights[:, None, None]
-        else:  # place by place first: one long sum would keep one processor busy
+        else:  # first the sum at each place: one long sum would run on one processor
             before = found.before * weights[:, None]
             outer = jnp.einsum("lbi,lbj->lij", before, found.after).sum(0)
         return jnp.where(found.edge > 0.0, outer * found.edge, 0.0)
@@ -172,8 +171,8 @@ def each_pair(found: Posterior, log: bool) -> Any:
 def best_paths(node: Any, edge: Any, real: Any) -> tuple[Any, Any]:
     """Labels (L, B) of the best labellings and their scores (B,).
 
-    d_t[j] = max_i (d_{t-1}[i] + edge[i, j]) + node_t[j]; on the way back the best predecessor of
-    the one label on the path is found again. Of equals the first is taken.
+    d_t[j] = max_i (d_{t-1}[i] + edge[i, j]) + node_t[j]. On the way back, the best predecessor of
+    the label on the path is computed again. Of equal scores the first label is taken.
     """
     own = edge.ndim == 4
 
@@ -206,7 +205,7 @@ def _pairs(before: Any, edge: Any, after: Any, log: bool) -> Any:
 
 
 def _times(v: Any, way: Any) -> Any:
-    """sum_i v[i] way[i, j], for few labels written out: it then melts into what is around it."""
+    """sum_i v[i] way[i, j]; for few labels term by term, so that the compiler can fuse it."""
     s = v.shape[-1]
     if s > WRITTEN_OUT:
         return jnp.matmul(v[..., None, :], way)[..., 0, :]

@@ -7,12 +7,12 @@ Shapes, for a chunk of N tokens, n sequences and S labels:
   (y_{t-1}, y_t), so the entry of a sequence's first token is never read;
 * ``offsets`` (n + 1): sequence i is the tokens ``offsets[i]:offsets[i + 1]``.
 
-Two forms of one recursion. The scaled form works on ``exp`` of the scores and renormalises at
-each step; the log form works for any scores at about ten times the cost. `shift_and_judge`
-decides for each sequence: with a total score range of at most ``RANGE`` one step multiplies a
-message by no less than e^-RANGE (1e-100), so as long as no entry falls below ``TINY`` (1e-200)
-a zero can only be structural (a forbidden label or transition), never an underflow. A sequence
-that breaks either condition is done in the log form.
+There are two forms of one recursion. The scaled form works on ``exp`` of the scores and
+renormalises at each step. The log form works for any scores, at about ten times the cost.
+`shift_and_judge` decides for each sequence. With a total score range of at most ``RANGE``, one step
+multiplies a message by no less than e^-RANGE (1e-100). While no entry falls below ``TINY``
+(1e-200), a zero can only be structural (a forbidden label or transition), never an underflow. A
+sequence that breaks either condition is done in the log form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TINY = 1e-200
 def _span(values: Any) -> Any:
     """Smallest and largest finite entry of a vector; (0, 0) if there is none.
 
-    Four running pairs: a comparison does not wait for the one before it.
+    Four pairs run at once, so that no comparison waits for the one before it.
     """
     l0, l1, l2, l3 = np.inf, np.inf, np.inf, np.inf
     h0, h1, h2, h3 = -np.inf, -np.inf, -np.inf, -np.inf
@@ -48,7 +48,7 @@ def _span(values: Any) -> Any:
     low, high = min(l0, l1, l2, l3), max(h0, h1, h2, h3)
     if high == -np.inf:
         return 0.0, 0.0
-    if low == -np.inf:  # something is forbidden: look again for the smallest of the rest
+    if low == -np.inf:  # something is forbidden: find the smallest finite entry
         low = np.inf
         for k in range(n):
             low = values[k] if -np.inf < values[k] < low else low
@@ -59,9 +59,9 @@ def _span(values: Any) -> Any:
 def shift_and_judge(
     node: Any, edge: Any, offsets: Any, node_out: Any, edge_out: Any, safe: Any, shift: Any
 ) -> Any:
-    """Subtract from each sequence its largest score; say where the scaled form is safe.
+    """Subtract from each sequence its largest score, and say where the scaled form is safe.
 
-    ``shift[i]`` is what log Z loses by it.
+    ``shift[i]`` is the amount that log Z of sequence i loses by this.
     """
     s = node.shape[1]
     nodes, edges = node.reshape(-1), edge.reshape(-1)
@@ -92,8 +92,8 @@ def shift_and_judge(
 def _filter_one(weight: Any, edge: Any, step: Any, a: Any, b: Any, alpha: Any, pred: Any) -> Any:
     """Forward messages of the tokens a:b into the first rows of alpha and pred; log Z.
 
-    NaN stands for a message that came near underflow. Rows of edge, alpha and pred are padded to
-    ``width`` columns, so that the innermost loops have no odd end.
+    The result is NaN if a message came near underflow. Rows of edge, alpha and pred are padded to
+    ``width`` columns, so that innermost loops have no remainder.
     """
     n_labels, width = weight.shape[1], edge.shape[2]
     total = 0.0
@@ -211,7 +211,7 @@ def _add_outer(alpha: Any, ratio: Any, l: Any, w: Any, sums: Any) -> None:
 def _add_pairs(outer: Any, edge: Any, sums: Any) -> None:
     """Add the pair marginals to sums and clear outer.
 
-    They are alpha_{t-1}[i] edge[i, j] r_t[j]: the edge comes in once, at the end.
+    They are alpha_{t-1}[i] edge[i, j] r_t[j]; the factor edge is applied once, at the end.
     """
     n_labels = sums.shape[0]
     for q in range(n_labels):
@@ -249,9 +249,9 @@ def marginals_scaled(
 ) -> None:
     """log Z and marginals of the safe sequences, each while its messages are in cache.
 
-    The hot loop of training. ``sums`` gets the weighted sum of pair marginals if edges are
-    stationary: (1, S, S) of all sequences, (n, S, S) of each, or it is empty. ``pairs`` (N, S, S)
-    gets each pair marginal unless it is empty.
+    Training spends most of its time here. If edges are stationary, ``sums`` gets the weighted sum
+    of pair marginals: (1, S, S) over all sequences, (n, S, S) for each, or empty for none.
+    ``pairs`` (N, S, S) gets each pair marginal unless it is empty.
     """
     n_labels, width = weight.shape[1], edge.shape[2]
     step = 0 if edge.shape[0] == 1 else 1

@@ -1,8 +1,8 @@
 """Compiled max-product loops: Viterbi, n-best, best path for each Hamming distance.
 
-All work on log scores with real ``-inf``. No back pointers are kept for Viterbi: the best
-predecessor of the one state on the path is found again on the way back, which is cheaper than
-writing S pointers at every step.
+All loops work on log scores, where ``-inf`` is a valid score. Viterbi keeps no back pointers: on
+the way back, it computes the best predecessor of the one state on the path again. That is cheaper
+than writing S pointers at every step.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def path_scores(node: Any, edge: Any, offsets: Any, labels: Any, out: Any) -> No
 def subtract_path(
     node: Any, edge: Any, offsets: Any, labels: Any, weights: Any, d_node: Any, d_edge: Any
 ) -> Any:
-    """Weighted score of a labelling; its weighted indicators are taken off the gradients.
+    """Weighted score of a labelling; its weighted indicators are subtracted from the gradients.
 
     ``d_edge`` is (1, S, S) for the sum over pairs or (N, S, S) for each.
     """

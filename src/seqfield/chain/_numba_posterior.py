@@ -1,9 +1,9 @@
 """Compiled loops on the posterior chain itself.
 
-Given x, the labels form a Markov chain that can be run backwards: p(y_last | x), then the
-*backward kernels* ``kernels[t][i, j]`` = p(y_{t-1} = i | y_t = j, x). Samples, entropy, the
-distribution of a count and directional derivatives need nothing else, and nothing here can
-underflow in a way that matters: all numbers are probabilities of the posterior.
+Given x, the labels form a Markov chain that can be run backwards. It starts with p(y_last | x). Its
+backward transition matrices are ``kernels[t][i, j]`` = p(y_{t-1} = i | y_t = j, x). Samples,
+entropy, the distribution of a count and directional derivatives need nothing else. All numbers here
+are posterior probabilities, so an underflow does no harm.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def tangent(
 ) -> None:
     """Covariance of V = sum_t d_node[t, y_t] + sum_t d_edge_t[y_{t-1}, y_t] with every indicator.
 
-    It is the derivative of the marginals along the direction (d_node, d_edge).
+    This covariance is the derivative of the marginals along the direction (d_node, d_edge).
     Forward:  m_t[j] = E[V up to t | y_t = j], centred at each step;
     backward: u_t[j] = P_t[j] E[V after t | y_t = j], centred likewise;
     d P_t[j] = P_t[j] m_t[j] + u_t[j],

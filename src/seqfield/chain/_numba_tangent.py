@@ -1,10 +1,10 @@
 """The scaled form of the derivative of the marginals along a direction.
 
-Shapes as in `_numba`; the direction is V = sum_t v_t[y_t] + sum_t D_t[y_{t-1}, y_t]. Each
-sequence is done while its messages are in cache: the forward messages, then all that runs
-backwards, then all that runs forwards. Rows are padded with zeros to a multiple of eight numbers
-and matrices to a multiple of four rows. A short loop over many arrays does not use vector
-instructions, as they might overlap: hence many loops with few arrays each.
+Shapes are as in `_numba`; the direction is V = sum_t v_t[y_t] + sum_t D_t[y_{t-1}, y_t]. Each
+sequence is done while its messages are in cache: first the forward messages, then everything that
+runs backwards, then everything that runs forwards. Rows are padded with zeros to a multiple of
+eight numbers, and matrices to a multiple of four rows. The compiler does not vectorise a short loop
+over many arrays, because the arrays might overlap. So there are many loops with few arrays each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _add_product(
 ) -> None:
     """out += x_t E + y_t (E D), four rows at a time; D may be empty."""
     for block in range(edge.shape[1] // 4):
-        q = 4 * block  # as a step of the range it might be negative for all the compiler knows
+        q = 4 * block  # the compiler cannot know that a step of a range is positive
         x0, x1, x2, x3 = x[t, q], x[t, q + 1], x[t, q + 2], x[t, q + 3]
         if d_edge.shape[0] > 0:
             y0, y1, y2, y3 = y[t, q], y[t, q + 1], y[t, q + 2], y[t, q + 3]
@@ -95,8 +95,8 @@ def _backward(
 
     With r_t = p_t / pred_t (``ratio``) and g_t = r_t v_t + u_t / pred_t:
     p_{t-1} = alpha_{t-1} (E_t r_t),  u_{t-1} = alpha_{t-1} (E_t g_t + E_t D_t r_t) - p_{t-1} mean.
-    The pairs need g_t centred too: it is left as g_t - r_t mean. ``bound`` is the largest |D|.
-    ``edge_t`` and ``d_edge_t`` come with the transposed matrices if one serves all tokens.
+    The pairs need g_t centred too, so g_t - r_t mean is stored. ``bound`` is the largest |D|. If
+    edges are stationary, ``edge_t`` and ``d_edge_t`` hold the transposed matrices.
     """
     n_labels, width, last = v.shape[1], edge.shape[2], b - 1 - a
     for j in range(width):
@@ -183,7 +183,7 @@ def _forward(
 def _add_outer(x: Any, ratio: Any, alpha: Any, g: Any, d_edge: Any, l: Any, sums: Any) -> None:
     """sums += sum_t x_{t-1} r_t' + alpha_{t-1} (g_t + D r_t)', two tokens at a time.
 
-    D comes in here and not at the end: next to g_t, which holds its mean, nothing large cancels.
+    D is added here and not at the end: g_t holds its mean, so that no large numbers cancel.
     """
     n_labels, width = sums.shape
     for block in range(l // 2):
@@ -207,7 +207,7 @@ def _add_outer(x: Any, ratio: Any, alpha: Any, g: Any, d_edge: Any, l: Any, sums
 def _pairs_one(
     x: Any, ratio: Any, alpha: Any, g: Any, edge: Any, d_edge: Any, a: Any, b: Any, pairs: Any
 ) -> None:
-    """Derivatives of the pairs of tokens a:b, each to its place in ``pairs`` or all to the one."""
+    """Derivatives of the pairs of tokens a:b, each in its row of ``pairs`` or all summed in one."""
     n_labels = pairs.shape[1]
     step, step_d = min(1, edge.shape[0] - 1), min(1, d_edge.shape[0] - 1)
     place = min(1, pairs.shape[0] - 1)
@@ -239,10 +239,10 @@ def tangent_scaled(
     """E[V] and the derivatives of the marginals of the safe sequences.
 
     d pair_t[i, j] = E_t[i, j] (x_{t-1}[i] r_t[j] + alpha_{t-1}[i] (g_t[j] + D_t[i, j] r_t[j])).
-    ``d_edge`` is D, finite, or empty if all is 0. ``out`` gets d p_t, plus p_t E[V] if
-    ``joint``; ``pairs`` the derivatives of the pair marginals: (1, S, S) their sum, (N, S, S)
-    each of them, or empty. ``safe[i]`` turns False where a message comes near underflow or a
-    product with r overflows.
+    ``d_edge`` is D, which must be finite, or empty if D is 0. ``out`` gets d p_t, plus p_t E[V] if
+    ``joint``. ``pairs`` gets the derivatives of the pair marginals: (1, S, S) for their sum,
+    (N, S, S) for each, or empty for none. ``safe[i]`` becomes False if a message comes near
+    underflow or a product with r overflows.
     """
     n_labels, width = weight.shape[1], edge.shape[2]
     step = min(1, edge.shape[0] - 1)
@@ -300,7 +300,7 @@ def tangent_scaled(
         elif pairs.shape[0] > 0:
             _pairs_one(x, ratio, alpha, g, edge, d_edge, a, b, pairs)
     if summed:
-        # the edge comes in once, at the end
+        # the factor edge is applied once, at the end
         for q in range(n_labels):
             for j in range(n_labels):
                 if edge[0, q, j] > 0.0:  # the sum of a forbidden pair may be infinite

@@ -1,10 +1,11 @@
-"""Compiled log-likelihood of sequences between two tables of scores: what samplers ask for most.
+"""Compiled log-likelihood of sequences on an ellipse of scores, the main work of slice samplers.
 
-Scores are w = exp(score - the token's largest) and e = exp(transition - the largest of all), so
-every token has a label with w = 1, and a label's message is at least e^-r of the largest before it,
-r being the range of the transitions. A label whose w underflows to 0 has less than e^-745 of the
-token's mass, and what follows can favour it by no more than e^r: with r <= `RANGE` nothing is lost
-that a float64 could hold. Forbidden transitions break this argument and have no place here.
+Scores are kept as w = exp(score - the token's largest) and e = exp(transition - the largest of
+all). So every token has a label with w = 1. Let r be the range of the transitions. The message of a
+label is at least e^-r of the largest message before it. If w of a label underflows to 0, the label
+has less than e^-745 of the token's mass, and later tokens can favour it by at most e^r. So with r
+<= `RANGE` nothing is lost that a float64 can hold. Forbidden transitions break this argument and
+are not allowed here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ LOG2E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 INVERSE = tuple(1.0 / math.factorial(k) for k in range(14))
 LEAST = -708.0
-#: messages are scaled up again below this: one step takes them down by e^-RANGE at most, and of
-#: what is left then a share of e^-RANGE may be all that counts later
+#: messages below this are scaled up again. One step lowers them by e^-RANGE at most, and a share of
+#: e^-RANGE of the rest may decide later
 SMALL = 1e-70
 
 
@@ -38,10 +39,10 @@ def turn(f: Any, g: Any, a: Any, b: Any) -> None:
 
 @loop
 def exp_all(x: Any, whole: Any) -> None:
-    """x <- exp(x) for x <= 0, to about 1e-14; below -708 it is 0.
+    """x <- exp(x) for x <= 0, with an error of about 1e-14; below -708 the result is 0.
 
-    exp(x) = 2^k exp(r) with |r| <= log(2) / 2 and a polynomial for exp(r): loops without a branch,
-    which become vector instructions. ``whole`` (n,) is room for 2^k.
+    exp(x) = 2^k exp(r) with |r| <= log(2) / 2, and a polynomial gives exp(r). Such loops have no
+    branch, so they become vector instructions. ``whole`` (n,) is working memory for 2^k.
     """
     n, power = x.shape[0], whole.view(np.float64)
     for i in range(n):
@@ -59,10 +60,10 @@ def exp_all(x: Any, whole: Any) -> None:
 
 @loop
 def exponents(f: Any, g: Any, a: Any, b: Any, allowed: Any, out: Any) -> Any:
-    """out[t] = a f[t] + b g[t] less its largest entry; the sum of the largest.
+    """out[t] = a f[t] + b g[t] minus its largest entry; returns the sum of the largest entries.
 
-    f, g, out are (n, S). What is not ``allowed`` (n, S) becomes -inf; an empty array allows
-    everything.
+    f, g, out are (n, S). Entries that are not ``allowed`` (n, S) become -inf; an empty array
+    allows everything.
     """
     n, s = f.shape
     free = allowed.shape[0] == 0
@@ -85,8 +86,8 @@ def exponents(f: Any, g: Any, a: Any, b: Any, allowed: Any, out: Any) -> Any:
 def forward(w: Any, e: Any, alpha: Any, pred: Any) -> Any:
     """log sum_y prod_t w[t, y_t] prod_t e[y_{t-1}, y_t] for w (n, S).
 
-    Rows of ``e`` are filled up with zeros to whole fours, so that inner loops have no odd end;
-    alpha and pred are room for one of them.
+    Rows of ``e`` are padded with zeros to a multiple of four, so that inner loops have no
+    remainder. alpha and pred are working memory of the length of a row.
     """
     n, s = w.shape
     width = e.shape[1]
@@ -121,12 +122,13 @@ def log_likelihood(
 ) -> Any:
     """sum_i weights[i] log p_i at the scores a f + b g and the transitions ``edge`` (S, S).
 
-    f, g are (N, S) by token. log p_i is the score of the known labels a known[i, 0] + b known[i, 1]
-    less log Z_i, or log Z over the labels ``held`` (N, S) less log Z if some are not known (one of
-    the two is empty). ``chains`` are offsets, weights, and room for the longest sequence.
+    f, g are (N, S) by token. If all labels are known, log p_i is their score
+    a known[i, 0] + b known[i, 1] minus log Z_i. If some are missing, it is log Z over the labels
+    ``held`` (N, S) minus log Z. Of ``known`` and ``held``, one is empty. ``chains`` holds offsets,
+    weights, and working memory for the longest sequence.
 
-    No term is positive: as soon as the sum is at or below ``level`` it is given as it is. NaN if
-    the range of the transitions is above `RANGE`.
+    No term is positive. So the sum ends early, and is returned, as soon as it is at or below
+    ``level``. The result is NaN if the range of the transitions is above `RANGE`.
     """
     offsets, weights, room, whole = chains
     s = edge.shape[0]
@@ -197,11 +199,11 @@ def slice_angle(
     level: Any,
     uniforms: Any,
 ) -> Any:
-    """The first angle of a shrinking bracket whose log-likelihood is above ``level``: its cosine,
-    sine, the log-likelihood, and how many were looked at.
+    """The first angle of a shrinking bracket whose log-likelihood is above ``level``.
 
-    Scores are a f + b g, transitions a steps + b other; the rest is as in `log_likelihood`. The
-    value is NaN where that is not made for the transitions, or where ``uniforms`` come to an end.
+    Returns its cosine, its sine, the log-likelihood, and the number of angles tried. Scores are
+    a f + b g, transitions are a steps + b other; the rest is as in `log_likelihood`. The value is
+    NaN if the range of the transitions is too large, or if ``uniforms`` run out.
     """
     angle = 2.0 * np.pi * uniforms[0]
     low, high = angle - 2.0 * np.pi, angle

@@ -1,9 +1,9 @@
-"""Compiled loops for events within a window of the posterior chain, by its backward kernels.
+"""Compiled loops for events in a window of the posterior chain, by backward transition matrices.
 
-A window is run from its last token back: v[j] is the probability that all tokens from t on are as
-asked for and y_t = j; a step back multiplies by p(y_{t-1} = i | y_t = j, x). Spans are read as
-conlleval does: one goes on from label i to label j if both are of its kind, i may be followed
-(``opens``) and j may follow (``continues``).
+A loop goes through a window from its last token back. v[j] is the probability that the labels from
+token t on meet the condition and that y_t = j. A step back multiplies by p(y_{t-1} = i | y_t = j,
+x), which is ``kernels``. Spans follow the rules of conlleval. A span goes on from label i to label
+j if both are of its kind, i may be followed (``opens``) and j may follow (``continues``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from seqfield._compile import inlined, loop
 def windows(
     kernels: Any, node_p: Any, first: Any, starts: Any, allowed: Any, sizes: Any, out: Any
 ) -> None:
-    """P(y_t in A_t for every t of a window): tokens first[q] on, sets in rows starts[q] on."""
+    """P(y_t in A_t for every t of a window). Window q starts at token first[q], its sets at row
+    starts[q]."""
     n_labels = node_p.shape[1]
     v, new = np.empty(n_labels), np.empty(n_labels)
     for q in range(first.shape[0]):
@@ -39,7 +40,7 @@ def windows(
 
 @inlined
 def _ends(kernels: Any, node_p: Any, t: Any, at_end: Any, k: Any, codes: Any, v: Any) -> Any:
-    """v[j] = P(y_t = j and a span of kind k ends at t); its sum."""
+    """v[j] = P(y_t = j and a span of kind k ends at t); returns the sum of v."""
     kind, opens, continues = codes
     total = 0.0
     for j in range(v.shape[0]):
@@ -58,7 +59,7 @@ def _ends(kernels: Any, node_p: Any, t: Any, at_end: Any, k: Any, codes: Any, v:
 
 @inlined
 def _goes_on(kernels: Any, t: Any, k: Any, codes: Any, v: Any, new: Any) -> Any:
-    """new[i] = P(the span goes on from label i at t - 1 into what v says of t); its sum."""
+    """new[i] = P(the span of v includes t - 1 and y_{t-1} = i); returns the sum of new."""
     kind, opens, continues = codes
     total = 0.0
     for i in range(v.shape[0]):
@@ -73,7 +74,7 @@ def _goes_on(kernels: Any, t: Any, k: Any, codes: Any, v: Any, new: Any) -> Any:
 
 @inlined
 def _begins(kernels: Any, t: Any, at_start: Any, k: Any, codes: Any, v: Any) -> Any:
-    """P(the span that v tells of begins at t)."""
+    """P(the span of v begins at t)."""
     kind, opens, continues = codes
     total = 0.0
     for j in range(v.shape[0]):
@@ -108,10 +109,10 @@ def likely_spans(
     kernels: Any, node_p: Any, offsets: Any, n_kinds: Any, least: Any, kind: Any, opens: Any,
     continues: Any, found: Any, p: Any,
 ) -> Any:  # fmt: skip
-    """All spans of probability >= least as rows of found (as queries above); how many there are.
+    """All spans of probability >= least as rows of found (see `spans`); returns their number.
 
-    Rows beyond the size of ``found`` are counted, not written. What a longer span shares with a
-    shorter one of the same end only loses probability, so each walk back ends early.
+    Rows beyond the size of ``found`` are counted, not written. Probability only falls as a span
+    grows back from its end, so each walk back can stop early.
     """
     codes = (kind, opens, continues)
     n = 0

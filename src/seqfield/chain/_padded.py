@@ -1,8 +1,9 @@
 """`api`'s functions for ``engine="jax"``: batches of scores in padded pieces on a device.
 
-Sequences are sorted by length, lengths rounded up to powers of two, and put side by side in pieces
-of bounded size. Batches and token counts are rounded up too, so that few shapes are compiled.
-Everything is done in the scaled form first, then what was not safe there on logarithms.
+Sequences are sorted by length, and lengths are rounded up to powers of two. They lie side by side
+in pieces of bounded size. Batch sizes and token counts are rounded up too, so that few shapes are
+compiled. All sequences are first done in the scaled form; those that are not safe are then done on
+logarithms.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from seqfield.chain._chunks import Chunk, Labels, Pairs, checked, each_chunk
 from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers
 from seqfield.linalg._jax import check_device, double, jit, jnp, on_cpu
 
-#: numbers in one padded array: what stays near the caches of a CPU, and what fills a GPU
+#: numbers in one padded array: on a CPU, so that it fits the caches; on a GPU, so that it is busy
 PIECE_CPU, PIECE_GPU = 2**20, 2**24
 #: the least padded tokens of a piece, and of a batch
 FEW, ROOM = 512, 4096
-#: padded tokens for each token up to which short sequences are put beside longer ones: on a GPU a
+#: short sequences lie beside longer ones up to this many padded tokens for each token: on a GPU a
 #: step of a scan costs the same for few sequences as for many
 WASTE_CPU, WASTE_GPU = 1.5, 3.0
 
 
 class Piece(NamedTuple):
-    """Sequences that are done at once: their numbers, first tokens, lengths (0 for what fills the
-    piece up), and the number of places."""
+    """Sequences that are done at once: their numbers, first tokens, lengths (0 for padding), and
+    the number of places."""
 
     sequences: Integers
     first: Any
@@ -39,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Scores on the device, tokens filled up to a round number."""
+    """Scores on the device; the number of tokens is padded to a round number."""
 
     node: Any
     edge: Any
@@ -127,7 +128,7 @@ def log_partition(
 def log_prob(
     scores: ChainScores, labels: Labels, allowed: Booleans | None, n_jobs: int | None = None
 ) -> Floats:
-    """log p of one labelling of each sequence; its score takes one look-up a token, on the host."""
+    """log p of one labelling of each sequence; the host looks up the score of the labelling."""
     path = np.empty(scores.n_sequences)
 
     def work(chunk: Chunk) -> None:
@@ -157,7 +158,7 @@ def marginals(
 
 
 def run_marginals(batch: Batch, pairs: Pairs, weights: Floats) -> tuple[Floats, Any, Any]:
-    """log Z on the host; node and pair marginals, of what fills up too, on the device."""
+    """log Z on the host; node and pair marginals on the device, with those of the padding."""
     room, s = batch.node.shape
     n = len(batch.offsets) - 1
     rows = {"each": (room,), "sequence": (int(round_up(n)),), "sum": ()}.get(str(pairs))
@@ -168,7 +169,7 @@ def run_marginals(batch: Batch, pairs: Pairs, weights: Floats) -> tuple[Floats, 
         nonlocal node, total
         own = np.zeros(len(piece.first))
         own[: len(piece.sequences)] = weights[piece.sequences]
-        numbers = np.full(len(piece.first), 2**31 - 1, np.int32)  # out of range is left out
+        numbers = np.full(len(piece.first), 2**31 - 1, np.int32)  # JAX ignores indices out of range
         numbers[: len(piece.sequences)] = piece.sequences
         log_z, safe, node, total = _marginals(
             *batch[:2],
@@ -206,14 +207,16 @@ def viterbi(
 
 
 def _sweep(batch: Batch, per_token: int, work: Callable[[Piece, bool], tuple[Any, Any]]) -> Floats:
-    """One number for each sequence from ``work(piece, log)``, which gives them and which are safe:
-    first all in the scaled form, then the others on logarithms."""
+    """One number for each sequence. ``work(piece, log)`` returns the numbers and which are safe.
+
+    All sequences are first done in the scaled form; those that are not safe then on logarithms.
+    """
     if batch.edge.ndim == 3:
         per_token = batch.node.shape[1] ** 2
     out = np.empty(len(batch.offsets) - 1)
     todo = np.arange(len(out))
     for log in (False, True):
-        # all pieces are under way before the first result is waited for
+        # all pieces are started before the first result is awaited
         found = [(p.sequences, *work(p, log)) for p in batch.pieces(todo, per_token)]
         rest = []
         for sequences, values, safe in found:
@@ -228,8 +231,8 @@ def _sweep(batch: Batch, per_token: int, work: Callable[[Piece, bool], tuple[Any
 def _placed(
     node: Any, edge: Any, first: Any, lengths: Any, places: int
 ) -> tuple[Any, tuple[Any, Any, Any]]:
-    """The token at each place (L, B), out of range where there is none; and node and edge scores
-    there, and whether there is one."""
+    """The token at each place (L, B), out of range if there is none; node and edge scores there;
+    and whether there is a token."""
     t = jnp.arange(places, dtype=jnp.int32)[:, None]
     real = t < lengths
     rows = jnp.where(real, first + t, len(node))
@@ -261,7 +264,7 @@ def _marginals(
     log: bool,
     pairs: Pairs,
 ) -> Any:
-    """log Z and safety of a piece; node marginals put in ``out``, pairs put in or added."""
+    """log Z and safety of a piece. Node marginals go to ``out``; pairs are set or added."""
     rows, scores = _placed(node, edge, first, lengths, places)
     found = _jax.run(*scores, log)
     out = out.at[rows].set(found.node, mode="drop")

@@ -1,11 +1,15 @@
 """Exact inference on chain scores: pure functions that return named results.
 
-Every function takes `ChainScores` and, where it makes sense, ``allowed``: a boolean (N, S) array
-of the labels each token may have (partial knowledge; all True means nothing is known).
-Work is O(N S^2) and is cut into fixed chunks of sequences, so memory beyond the results is
-O(chunk) and results are bit-identical for every ``n_jobs``.
+Every function takes `ChainScores`. Arguments that many functions share:
 
-``engine="jax"`` does the same on JAX's device, in float64 and in padded pieces of bounded size.
+* ``allowed``: a boolean (N, S) array of the labels that each token may have, or None if all tokens
+  may have all labels. Use it for partly known labels;
+* ``n_jobs``: the number of threads; -1 for all cores, None for one;
+* ``engine``: "numba" for compiled loops, "jax" for JAX's device (float64, padded pieces of bounded
+  size).
+
+Work is O(N S^2) and is cut into fixed chunks of sequences. So memory beyond the results is
+O(chunk), and results are bit-identical for every ``n_jobs``.
 """
 
 from __future__ import annotations
@@ -34,8 +38,11 @@ from seqfield.errors import InputError
 
 
 class Marginals(NamedTuple):
-    """log Z (n,), node marginals P (N, S), and pair marginals: their weighted sum (S, S), each of
-    them (N, S, S) with zeros at first tokens, or None."""
+    """log Z (n,), node marginals P (N, S), and pair marginals or None.
+
+    Pair marginals have the form that was asked for: their weighted sum (S, S), sums for each
+    sequence (n, S, S), or one for each token (N, S, S) with zeros at first tokens.
+    """
 
     log_z: Floats
     node: Floats
@@ -68,9 +75,10 @@ def log_partition(
     strict: bool = True,
     engine: str = "numba",
 ) -> Floats:
-    """log Z of each sequence: log of the summed exp(score) over all (allowed) labellings.
+    """Log partition function log Z (n,): the log of the sum of exp(score) over allowed labellings.
 
-    A sequence without any allowed labelling is an error, or -inf if not ``strict``.
+    If a sequence has no allowed labelling, a `NoPathError` is raised; with ``strict=False`` its
+    log Z is -inf.
 
     >>> import numpy as np
     >>> float(log_partition(ChainScores(np.zeros((3, 2)), np.zeros((2, 2))))[0] / np.log(2))
@@ -94,10 +102,14 @@ def marginals(
     n_jobs: int | None = None,
     engine: str = "numba",
 ) -> Marginals:
-    """Node marginals p(y_t = j | x), and pair marginals if asked.
+    """Node marginals p(y_t = j | x), and pair marginals p(y_{t-1} = i, y_t = j | x) if asked for.
 
-    ``pairs="sum"`` adds the pair marginals over all positions, sequence i with ``weights[i]``;
-    ``"sequence"`` does so for each sequence (n, S, S); ``"each"`` gives all of them (N, S, S).
+    ``pairs`` says in which form to return pair marginals:
+
+    * None: not at all;
+    * ``"sum"``: summed over all positions (S, S), where sequence i has the weight ``weights[i]``;
+    * ``"sequence"``: summed over the positions of each sequence (n, S, S), weighted likewise;
+    * ``"each"``: one for each token (N, S, S).
 
     >>> import numpy as np
     >>> scores = ChainScores([[0.0, 1.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]])
@@ -112,7 +124,7 @@ def marginals(
         return Marginals(*device.marginals(scores, allowed, pairs, w, n_jobs))
     s = scores.n_labels
     node = np.empty((scores.n_tokens, s))
-    # sums over position-dependent edges are made of each pair marginal, chunk by chunk
+    # with position-dependent edges, pair marginals are computed and then summed, chunk by chunk
     by_pair = pairs == "each" or (pairs is not None and not scores.stationary)
     each = np.empty((scores.n_tokens if pairs == "each" else 0, s, s))
     none = np.empty((0, s, s))
@@ -147,9 +159,9 @@ def viterbi(
     n_jobs: int | None = None,
     engine: str = "numba",
 ) -> Paths:
-    """The best labelling of each sequence and its score.
+    """Viterbi decoding: the best labelling of each sequence, and its score.
 
-    Ties are broken from the last token back, each time for the first label.
+    Of equal scores the first label is taken, from the last token back to the first.
 
     >>> import numpy as np
     >>> viterbi(ChainScores([[0.0, 1.0], [0.5, 0.0]], 2 * np.eye(2))).labels
@@ -177,9 +189,9 @@ def nbest(
     allowed: Booleans | None = None,
     n_jobs: int | None = None,
 ) -> list[list[tuple[Labels, float]]]:
-    """For each sequence its n best labellings with their log-probabilities, best first.
+    """For each sequence, the n best labellings and their log-probabilities, best first.
 
-    A sequence with fewer than n labellings gets them all.
+    If a sequence has fewer than n labellings, all of them are returned.
 
     >>> import numpy as np
     >>> [(y.tolist(), round(p, 3)) for y, p in nbest(ChainScores([[0.0, 1.0]], np.eye(2)), 5)[0]]
@@ -208,8 +220,8 @@ def posterior_decode(
 ) -> Labels:
     """The labelling with the largest expected number of right labels.
 
-    It is the label of largest marginal at each token, except that a labelling that the scores
-    forbid is never returned.
+    At each token it has the label of largest marginal, unless the scores forbid that labelling.
+    Then it is the best labelling that the scores allow, by the sum of marginals.
 
     >>> import numpy as np
     >>> posterior_decode(ChainScores([[0.0, 1.0], [0.5, 0.0]], np.zeros((2, 2))))
@@ -221,7 +233,7 @@ def posterior_decode(
 
 
 def _forbidding(scores: ChainScores, node: Floats, edge: Floats) -> ChainScores:
-    """Scores ``node`` under the forbidden labels and transitions of ``scores`` alone."""
+    """Scores ``node``, with only the forbidden labels and transitions of ``scores``."""
 
     def ban(part: Floats | None) -> Floats | None:
         return None if part is None else np.where(part == -np.inf, -np.inf, 0.0)
@@ -238,7 +250,7 @@ def sample(
     allowed: Booleans | None = None,
     n_jobs: int | None = None,
 ) -> Labels:
-    """n labellings (n, N) drawn from p(y | x) by forward filtering, backward sampling.
+    """Draw n labellings (n, N) from p(y | x), by forward filtering and backward sampling.
 
     >>> import numpy as np
     >>> scores = ChainScores([[0.0, 9.0], [0.0, 0.0]], 9 * np.eye(2))
@@ -268,7 +280,9 @@ def log_prob(
     n_jobs: int | None = None,
     engine: str = "numba",
 ) -> Floats:
-    """log p(y | x) of one labelling (N,) of each sequence; -inf for a forbidden one.
+    """log p(y | x) (n,) of one labelling of each sequence; -inf for a forbidden labelling.
+
+    ``labels`` (N,) holds the codes of the labels of all tokens.
 
     >>> import numpy as np
     >>> log_prob(ChainScores([[0.0, 0.0]], np.zeros((2, 2))), [1]).round(3)
@@ -293,7 +307,7 @@ def log_prob(
 def entropy(
     scores: ChainScores, *, allowed: Booleans | None = None, n_jobs: int | None = None
 ) -> Floats:
-    """Entropy (nats) of p(y | x) over whole labellings, for each sequence.
+    """Entropy (n,) in nats of p(y | x) over whole labellings, for each sequence.
 
     >>> import numpy as np
     >>> float(entropy(ChainScores(np.zeros((3, 2)), np.zeros((2, 2))))[0] / np.log(2))

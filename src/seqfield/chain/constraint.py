@@ -1,4 +1,4 @@
-"""What a label scheme forbids, as scores."""
+"""The labels and transitions that a label scheme forbids, as scores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Constraint:
 
     @classmethod
     def of(cls, allowed: Allowed) -> Constraint:
-        """From boolean tables."""
+        """The constraint of boolean tables, which are True for what is allowed."""
         return cls(*(np.where(part, 0.0, -np.inf) for part in allowed))
 
     def impose(self, scores: ChainScores) -> ChainScores:
-        """The scores with what is forbidden set to -inf."""
+        """The scores, with -inf for forbidden starts, transitions and ends."""
         start = self.start if scores.start is None else self.start + scores.start
         end = self.end if scores.end is None else self.end + scores.end
         return ChainScores(

@@ -1,4 +1,4 @@
-"""What training asks of a chain beyond plain inference: derivatives, counts, augmented decoding."""
+"""Chain inference for training: derivatives, counts, loss-augmented decoding."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ def tangent(
     pairs: Pairs = "sum",
     n_jobs: int | None = None,
 ) -> Tangent:
-    """Derivative of the marginals along the direction (d_node, d_edge): one Hessian-vector
-    product of log Z.
+    """Directional derivative of the marginals: one Hessian-vector product of log Z.
 
-    With V(y) = sum_t d_node[t, y_t] + sum_t d_edge[y_{t-1}, y_t] it is the covariance of V with
-    each indicator, and ``mean`` is E[V], the derivative of log Z itself. ``d_edge`` is (S, S) or
-    (N, S, S).
+    The direction is (d_node, d_edge), where ``d_edge`` is (S, S) or (N, S, S). Let
+    V(y) = sum_t d_node[t, y_t] + sum_t d_edge[y_{t-1}, y_t]. The derivative is the covariance of V
+    with each indicator. ``mean`` is E[V], the derivative of log Z.
 
     >>> import numpy as np
     >>> tangent(ChainScores([[0.0, 0.0]], np.zeros((2, 2))), [[0.0, 1.0]]).node
@@ -82,7 +81,7 @@ def _tangent(
     n_jobs: int | None,
     joint: bool,
 ) -> Tangent:
-    """`tangent`, or if ``joint`` with E[1{y_t = j} V] in place of the covariances."""
+    """`tangent`; if ``joint``, E[1{y_t = j} V] takes the place of the covariances."""
     n, s = scores.node.shape
     direction = np.ascontiguousarray(d_node, dtype=np.float64)
     edge = None if d_edge is None else np.asarray(d_edge, dtype=np.float64)
@@ -125,7 +124,7 @@ def count_distribution(
     allowed: Booleans | None = None,
     n_jobs: int | None = None,
 ) -> list[Floats]:
-    """Distribution of a count over each sequence's labellings.
+    """Distribution of a count over the labellings of each sequence.
 
     The count is sum_t node_hits[t, y_t] + sum_t pair_hits[y_{t-1}, y_t], with non-negative
     integers ``node_hits`` (N, S) and ``pair_hits`` (S, S). Entry c of result i is the
@@ -161,9 +160,9 @@ def count_distribution(
 
 
 def hamming_augmented(scores: ChainScores, gold: Any, cost: float = 1.0) -> ChainScores:
-    """Scores with ``cost`` added to every label but the gold one.
+    """Scores with ``cost`` added to every label except the gold label.
 
-    `viterbi` on them is loss-augmented decoding.
+    `viterbi` on these scores is loss-augmented decoding with the Hamming loss.
 
     >>> import numpy as np
     >>> hamming_augmented(ChainScores([[0.0, 0.0]], np.zeros((2, 2))), [1]).node
@@ -178,10 +177,10 @@ def hamming_augmented(scores: ChainScores, gold: Any, cost: float = 1.0) -> Chai
 def viterbi_by_distance(
     scores: ChainScores, gold: Any, *, n_jobs: int | None = None
 ) -> list[tuple[NDArray[np.int32], Floats]]:
-    """For each sequence the best labelling at each Hamming distance 0..l from gold.
+    """For each sequence, the best labelling at each Hamming distance 0..l from the gold labels.
 
-    Returns for each sequence labels (l + 1, l) and scores (l + 1,); a distance that no allowed
-    labelling has scores -inf. O(l^2 S^2) a sequence: what slack rescaling needs.
+    Returns labels (l + 1, l) and scores (l + 1,) of each sequence. If no allowed labelling has a
+    distance, its score is -inf. A sequence costs O(l^2 S^2). Slack rescaling needs this function.
 
     >>> import numpy as np
     >>> viterbi_by_distance(ChainScores([[0.0, 3.0]], np.zeros((2, 2))), [0])
@@ -205,9 +204,10 @@ def viterbi_by_distance(
 def subtract_path(
     scores: ChainScores, labels: Labels, weights: Floats, d_node: Floats, d_edge: Floats
 ) -> float:
-    """Weighted score of a labelling; its weighted indicators leave the gradients in place.
+    """Weighted score of a labelling; its weighted indicators are subtracted from the gradients.
 
-    ``d_node`` (N, S) and ``d_edge`` ((S, S), or (N, S, S) for each pair) are changed.
+    ``d_node`` (N, S) and ``d_edge`` are changed in place. ``d_edge`` is (S, S), or (N, S, S) for
+    each pair.
 
     >>> import numpy as np
     >>> d_node, d_edge = np.zeros((2, 2)), np.zeros((2, 2))
@@ -232,8 +232,8 @@ def subtract_path(
 
 
 class Others(NamedTuple):
-    """Odds against a labelling, log((1 - p) / p) (n,), and the node (N, S) and pair marginals
-    (N, S, S) of the labellings that differ from it."""
+    """Log odds against a labelling, log((1 - p) / p) (n,); and node marginals (N, S) and pair
+    marginals (N, S, S) of the labellings that differ from it."""
 
     log_odds: Floats
     node: Floats
@@ -241,12 +241,12 @@ class Others(NamedTuple):
 
 
 def others(scores: ChainScores, labels: Any, *, n_jobs: int | None = None) -> Others:
-    """The distribution over all labellings but one, exact also where that one is all but certain:
-    then its odds cannot be had from its probability.
+    """The distribution over all labellings except a given one.
 
-    A chain of S + 1 states: the S labels after the first difference, and "no difference so far".
-    It needs (S + 1)^2 numbers a token, so it is for few sequences at a time. The odds against the
-    only labelling there is are -inf.
+    It is exact even if the given labelling has a probability near 1; 1 - p would then be lost in
+    rounding. The method is a chain of S + 1 states: the S labels after the first difference, and
+    "no difference so far". It needs (S + 1)^2 numbers for each token, so use it for few sequences
+    at a time. If there is no other labelling, the log odds are -inf.
 
     >>> import numpy as np
     >>> found = others(ChainScores([[0.0, -50.0]], np.zeros((2, 2))), [0])
@@ -273,11 +273,11 @@ def others(scores: ChainScores, labels: Any, *, n_jobs: int | None = None) -> Ot
     node[last, s] = -np.inf
     wide = ChainScores(node, edge, scores.offsets, check=False)
     alone = log_partition(wide, n_jobs=n_jobs, strict=False) == -np.inf
-    node[last[alone], s] = kept[alone]  # some path is needed to go on
+    node[last[alone], s] = kept[alone]  # the chain needs at least one path
     log_z, p, pairs = marginals(wide, pairs="each", n_jobs=n_jobs)
     assert pairs is not None
     log_odds = np.where(alone, -np.inf, log_z - path)
-    # back to S labels: "no difference" has the label's own
+    # back to S labels: the state "no difference" has the given label
     p[every, y] += p[:, s]
     pairs[every, before] += pairs[:, s]
     pairs[every, :, y] += pairs[:, :, s]

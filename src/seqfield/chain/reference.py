@@ -1,7 +1,7 @@
 """The enumeration oracle: chain inference by listing every labelling of one sequence.
 
-O(S^l): for tests and for reading. Arithmetic is done in plain sums over all labellings, with
-nothing in common with the compiled loops.
+It costs O(S^l), so it is for tests and for readers. It uses plain sums over all labellings and
+shares no code with the compiled loops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ChainScores`: the one currency between architectures, losses and inference."""
+"""`ChainScores`: the scores that architectures give to losses and to inference."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ChainScores:
-    """Scores of n label chains with N tokens in all and S labels.
+    """Scores of n sequences with N tokens in all and S labels: a linear-chain model of labels.
 
     Parameters
     ----------
     node : (N, S) score of each label at each token
-    edge : (S, S) score of label j after label i, or (N, S, S) with ``edge[t]`` the scores of the
-        pair (y_{t-1}, y_t); the entry of a sequence's first token is ignored
-    offsets : (n + 1,) sequence i is the tokens ``offsets[i]:offsets[i + 1]``; one sequence if None
-    start, end : (S,) scores of the first and of the last label
+    edge : transition scores. (S, S): entry (i, j) scores label j after label i, at all tokens.
+        (N, S, S): ``edge[t]`` scores the pair (y_{t-1}, y_t), and the entry of a sequence's first
+        token is ignored
+    offsets : (n + 1,) whole numbers from 0 to N. Sequence i is the tokens
+        ``offsets[i]:offsets[i + 1]``. None: all tokens are one sequence
+    start, end : (S,) scores of the first and of the last label of a sequence, or None for 0
 
-    A score of ``-inf`` forbids a label or a transition. The log-probability of a labelling is
-    its summed score minus log Z.
+    A score is a finite number, or ``-inf`` to forbid a label or a transition. The log-probability
+    of a labelling is the sum of its scores minus log Z.
 
     >>> import numpy as np
     >>> scores = ChainScores(np.zeros((3, 2)), np.zeros((2, 2)), [0, 2, 3])
@@ -83,11 +85,11 @@ class ChainScores:
 
     @property
     def stationary(self) -> bool:
-        """True if one matrix of transition scores serves every position."""
+        """True if all positions have the same transition scores: edge is (S, S)."""
         return self.edge.ndim == 2
 
     def select(self, sequences: Any) -> tuple[Integers, ChainScores]:
-        """The tokens of chosen sequences (an index array) and the scores of these alone."""
+        """The tokens of chosen sequences (an index array), and the scores of these sequences."""
         rows, offsets = rows_of(self.offsets, sequences)
         edge = self.edge if self.stationary else self.edge[rows]
         return rows, ChainScores(self.node[rows], edge, offsets, self.start, self.end, check=False)

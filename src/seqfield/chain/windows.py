@@ -1,7 +1,7 @@
-"""Exact probabilities of what a labelling is like in a window: patterns and spans.
+"""Exact probabilities of patterns and spans: events within a window of a sequence.
 
-They are sums over all labellings, not products of the marginals of single tokens. Work is
-O(N S^2) for the posterior chain and O(l S^2) for a window of l tokens.
+They are sums over all labellings, not products of marginals of single tokens. Work is O(N S^2) for
+the posterior chain, and O(l S^2) for a window of l tokens.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from seqfield.chain._chunks import Chunk, each_chunk, posterior
 from seqfield.chain.scores import Booleans, ChainScores, Floats, Integers
 from seqfield.data.schemes import SpanCodes
 
-#: a lower bound for probabilities to look for: the number of spans that may have it is bounded
+#: the smallest probability to ask for: it bounds the number of spans that can be found
 LEAST = 1e-6
 
 
 class Spans(NamedTuple):
-    """Spans (sequence, kind, first token, last token) by rows, tokens counted over all sequences,
-    and their probabilities."""
+    """Spans as rows (sequence, kind, first token, last token), and their probabilities.
+
+    Tokens are numbered over all sequences.
+    """
 
     rows: Integers
     probability: Floats
@@ -31,8 +33,10 @@ class Spans(NamedTuple):
 def window_prob(
     scores: ChainScores, first: Any, allowed: list[Booleans], *, n_jobs: int | None = None
 ) -> Floats:
-    """P(y_t in A_t for all t of a window): window q has the tokens first[q] on and the label sets
-    allowed[q] (l, S). A window lies within one sequence.
+    """Probability that all labels of a window are in given sets: P(y_t in A_t for all t of it).
+
+    Window q starts at token ``first[q]``, and ``allowed[q]`` (l, S) holds the label set of each of
+    its l tokens. A window must lie within one sequence. Tokens are numbered over all sequences.
 
     >>> scores = ChainScores([[0.0, 0.0], [0.0, 0.0]], np.zeros((2, 2)))
     >>> window_prob(scores, [0], [np.array([[True, False], [True, True]])])
@@ -60,7 +64,7 @@ def window_prob(
 def span_prob(
     scores: ChainScores, codes: SpanCodes, spans: Any, *, n_jobs: int | None = None
 ) -> Floats:
-    """P(y has the span) of each row (sequence, kind, first token, last token) of ``spans``.
+    """Probability of each span, a row (sequence, kind, first token, last token) of ``spans``.
 
     >>> from seqfield.data.schemes import span_codes
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
@@ -88,9 +92,10 @@ def span_prob(
 def likely_spans(
     scores: ChainScores, codes: SpanCodes, least: float, *, n_jobs: int | None = None
 ) -> Spans:
-    """Every span of probability ``least`` or more, by sequence, last token, kind and length.
+    """Every span of probability ``least`` or more.
 
-    No more than 1 / least of them hold any one token, as they exclude each other.
+    Spans are sorted by sequence, last token, kind and length. Spans that hold the same token
+    exclude each other, so at most 1 / least of the found spans hold any one token.
 
     >>> from seqfield.data.schemes import span_codes
     >>> scores = ChainScores([[0.0, 1.0], [0.0, 1.0]], np.zeros((2, 2)))

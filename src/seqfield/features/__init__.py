@@ -31,11 +31,11 @@ __all__ = [
 
 
 def resolve(features: Any, X: Any) -> Encoder:
-    """An unfitted encoder for X: a clone of ``features``, or by the kind of X if that is None.
+    """An unfitted encoder for X: a clone of ``features``, or a default that depends on X.
 
-    A string or path is the source of a `Template`. Without ``features`` the first token decides:
-    numbers are taken as they are, a dict, list or set of strings makes `Attributes`, and a string
-    or tuple of strings makes `Words`.
+    If ``features`` is a string or a path, it is the source of a `Template`. If it is None, the
+    first token decides. Numbers are taken as they are (`Numeric`). A dict, list or set of strings
+    gives `Attributes`. A string or a tuple of strings gives `Words`.
 
     >>> resolve(None, [[("la", "DA"), ("casa", "NC")]])
     Words()
@@ -83,9 +83,9 @@ def _by_kind(X: Any) -> Encoder:
     encoder = _by_token(token)
     if encoder is None:
         raise InputError(
-            f"cannot tell how to make features of the token {token!r}: a token is a row of "
-            "numbers, a dict or list of features, a string or a tuple of strings; "
-            "or pass an encoder as features="
+            f"cannot tell how to make features of the token {token!r}: a token must be a row of "
+            "numbers, a dict or list of features, a string or a tuple of strings. Else pass an "
+            "encoder as features="
         )
     return encoder
 

@@ -1,4 +1,4 @@
-"""What every feature encoder shares: tokens in, `Sequences` out."""
+"""The base classes of feature encoders, which turn tokens into `Sequences`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ ENCODERS: Family[Encoder, []] = Family("encoder")
 
 # scikit-learn has no types, so its classes are Any to mypy
 class Encoder(TransformerMixin, BaseEstimator, ABC):
-    """Turns X into `Sequences`. Features are numbered by falling frequency: rows of frequent
-    features lie together in memory."""
+    """Base class of encoders: turns X into `Sequences`.
 
-    #: False if the encoder says that the model must have no transition scores
+    Features are numbered by falling frequency, so that weights of frequent features lie together
+    in memory.
+    """
+
+    #: False if a model with this encoder must have no transition scores
     transitions_: bool = True
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -62,12 +65,12 @@ class Encoder(TransformerMixin, BaseEstimator, ABC):
         """A fitted encoder from what `state` gave."""
 
     def __sklearn_is_fitted__(self) -> bool:
-        # constructor arguments are plain names, all that fitting sets has an underscore at an end
+        # fitting sets only names that start or end with an underscore; arguments have none
         return any(name.startswith("_") or name.endswith("_") for name in vars(self))
 
 
 class TokenEncoder(Encoder):
-    """An encoder of tokens: it learns a vocabulary from them."""
+    """Base class of encoders that learn a vocabulary from tokens."""
 
     def fit_transform(self, X: Any, y: Any = None) -> Sequences:
         """Learn the vocabulary and encode X in one pass."""
@@ -80,15 +83,15 @@ class TokenEncoder(Encoder):
 
     @abstractmethod
     def _learn(self, tokens: list[Any], offsets: Offsets) -> Sequences:
-        """Fit, and the training data encoded."""
+        """Learn from the training data, and encode them."""
 
     @abstractmethod
     def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
-        """Other data encoded."""
+        """Encode new data with what was learned."""
 
 
 def check_options(min_freq: Any, hash_bits: Any) -> None:
-    """Refuse options that no vocabulary can have."""
+    """Raise an `InputError` unless min_freq >= 1 and hash_bits is None or from 1 to 30."""
     number("min_freq", min_freq, low=1, whole=True)
     if hash_bits is not None:
         number("hash_bits", hash_bits, low=1, high=30, whole=True)
@@ -110,9 +113,10 @@ def flatten(X: Any) -> tuple[list[Any], Offsets]:
 
 
 def by_frequency(counts: np.ndarray, min_freq: int) -> tuple[np.ndarray, np.ndarray]:
-    """Old indices in the new order (falling count, ties by age), and new index of each old one.
+    """Old indices in the new order, and the new index of each old one.
 
-    Features seen fewer than min_freq times are left out; their new index is -1.
+    The new order is by falling count; equal counts keep their order. Features seen fewer than
+    min_freq times are left out, and their new index is -1.
     """
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] >= min_freq]

@@ -1,8 +1,9 @@
 """Compiled loops of the template expander: combinations of column codes to feature indices.
 
-A combination is ``(group, code_1, ..., code_m)``: the template line (or lines that share all
-their literal text) and the codes of the column values it looks at. Combinations are kept in
-an open-addressing table and compared code by code, so distinct combinations never collide.
+A combination is ``(group, code_1, ..., code_m)``. The group stands for a template line, or for all
+lines that share their literal text. The codes are those of the column values that the line uses.
+Combinations are kept in an open-addressing table and compared code by code. So distinct
+combinations never collide.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def build_table(combos: Any) -> Any:
 
 @loop
 def learn(codes: Any, offsets: Any, lines: Any, width: Any) -> Any:
-    """Indices (N x J) of every combination, numbered by first appearance, and the combinations.
+    """Indices (N x J) of every combination, numbered by first appearance; and the combinations.
 
     A combination with an unknown code gets -1.
     """

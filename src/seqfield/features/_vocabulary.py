@@ -13,14 +13,14 @@ from seqfield.features import _intern
 from seqfield.features._base import by_frequency
 from seqfield.sequences import Offsets, place_of
 
-#: far beyond any use: a larger number is a mistake
+#: limits far above what anybody needs: a larger number is a mistake
 MAX_REACH, MAX_COLUMNS = 1000, 10000
 
 
 class Line(NamedTuple):
     """One kind of feature: its line in a template, U or B, literal pieces, (row, column) macros.
 
-    With ``beyond`` false it gives nothing where a macro looks beyond the sequence's ends.
+    If ``beyond`` is False, a macro that looks beyond an end of the sequence gives no feature.
     """
 
     number: int
@@ -35,7 +35,8 @@ class Line(NamedTuple):
 
 
 class Values:
-    """Codes of column values, one table for all columns; the first 2k are boundary symbols."""
+    """Codes of column values, in one table for all columns. The first 2k codes are the symbols
+    for positions beyond the ends of a sequence."""
 
     def __init__(self, reach: int, values: Iterable[str] = ()) -> None:
         symbols = [f"_B-{k}" for k in range(reach, 0, -1)]
@@ -53,7 +54,7 @@ class Values:
         """Add the values of a model file, which must be distinct."""
         self.add(values)
         if len(self.table) != len(values) + 2 * self.reach:
-            raise InputError("the table of values lists one twice")
+            raise InputError("damaged feature table: a value is listed twice")
 
     def code(self, value: str) -> int:
         """The value's code, -1 if it was not learned."""
@@ -69,7 +70,7 @@ class Values:
 
 
 def encode(columns: list[list[str]], code: Callable[[str], int]) -> np.ndarray:
-    """Codes (C, N): one call for each distinct value, then one C-level pass over the tokens."""
+    """Codes (C, N). ``code`` is called once for each distinct value, which is fast."""
     out = np.empty((len(columns), len(columns[0])), np.int32)
     for k, column in enumerate(columns):
         known = {value: code(value) for value in set(column)}
@@ -80,13 +81,13 @@ def encode(columns: list[list[str]], code: Callable[[str], int]) -> np.ndarray:
 def columns_of(tokens: list[Any], offsets: Offsets, need: int) -> list[list[str]]:
     """The first ``need`` columns of token rows; a plain string is a row of one column.
 
-    The message of the error starts with the place, for the caller to say what was asked for.
+    The message of an error starts with the place. The caller adds what a token must be.
     """
     rows = tokens
     kinds = set(map(type, tokens))
     if all(issubclass(kind, str) for kind in kinds):
         rows = [(token,) for token in tokens]
-    # a string among rows would be taken apart into characters
+    # a string among rows would be split into characters
     elif not all(issubclass(kind, list | tuple) for kind in kinds):
         want = str if isinstance(tokens[0], str) else list | tuple
         raise _bad_row(tokens, offsets, [isinstance(token, want) for token in tokens])
@@ -117,7 +118,7 @@ def plan(lines: list[Line], reach: int) -> np.ndarray:
     out = np.zeros((len(lines), width), np.int32)
     for j, line in enumerate(lines):
         group = groups.setdefault(line.pieces, len(groups))
-        # the loops count the symbols' codes from the reach: from here on all are negative
+        # loops count the codes of boundary symbols from the reach; this makes all of them negative
         first = reach if line.beyond else -reach - 1
         cells = [group, len(line.macros), first]
         cells += [value for macro in line.macros for value in macro]
@@ -126,7 +127,7 @@ def plan(lines: list[Line], reach: int) -> np.ndarray:
 
 
 class Vocabulary:
-    """The known combinations of one kind of lines, and their table for look-ups."""
+    """The known combinations of values for lines of one kind (U or B), and a look-up table."""
 
     def __init__(self, lines: list[Line], reach: int) -> None:
         self.lines = lines
@@ -136,7 +137,7 @@ class Vocabulary:
         self._table: np.ndarray | None = None
 
     def learn(self, codes: np.ndarray, offsets: Offsets, min_freq: int) -> sp.csr_array:
-        """Learn the combinations of codes (C, N) and give the matrix of those kept."""
+        """Learn the combinations of codes (C, N); return the matrix of those that are kept."""
         indices, combos = _intern.learn(codes, offsets, self.plan, self.width)
         counts = np.bincount(indices[indices >= 0], minlength=len(combos))
         order, remap = by_frequency(counts, min_freq)
@@ -162,18 +163,18 @@ class Vocabulary:
         return out
 
     def restore(self, combos: np.ndarray, n_values: int) -> None:
-        """Take combinations from a model file, each number range-checked."""
+        """Take combinations from a model file; every number is range-checked."""
         if combos.dtype != np.int32 or combos.ndim != 2 or combos.shape[1] != self.width:
-            raise InputError("feature table of the wrong shape")
+            raise InputError("damaged feature table: wrong shape")
         n_groups = int(self.plan[:, 0].max(initial=-1)) + 1
         group, codes = combos[:, 0], combos[:, 1:]
         if (combos < 0).any() or (group >= n_groups).any() or (codes >= n_values).any():
-            raise InputError("feature table names a line or a value that does not exist")
+            raise InputError("damaged feature table: it names a line or value that does not exist")
         self.combos, self._table = combos.copy(), None
 
 
 def binary(indices: np.ndarray, remap: np.ndarray, width: int) -> sp.csr_array:
-    """CSR of ones from an (N, J) table of old indices and the new index of each."""
+    """CSR matrix of ones, from a table (N, J) of old indices and the new index of each."""
     indptr, kept = _intern.compress(indices, remap)
     data = np.ones(len(kept), np.int8)
     return sp.csr_array((data, kept, indptr), shape=(len(indptr) - 1, width))

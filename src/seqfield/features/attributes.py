@@ -1,4 +1,4 @@
-"""Features that the caller computed: a dict or a list of strings for each token."""
+"""Features that the user computed: a dict or a list of strings for each token."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _SEVERAL = (list, tuple, set, frozenset)
 
 @ENCODERS.register
 class Attributes(TokenEncoder):
-    """Features given token by token, as CRFsuite takes them.
+    """Features that the user gives for each token, as CRFsuite takes them.
 
-    A token is a list, tuple or set of feature strings, each of value 1 (a string listed twice
-    counts twice), or a dict whose values say what the feature is:
+    A token is a list, tuple or set of feature strings. Each has value 1, and a string listed twice
+    counts twice. Or a token is a dict, whose values say what the features are:
 
     ==================  ====================================================
     ``{"w": "casa"}``   feature ``w=casa`` of value 1
@@ -48,9 +48,11 @@ class Attributes(TokenEncoder):
 
     Parameters
     ----------
-    min_freq : drop features seen fewer times in training
-    hash_bits : if set, names are hashed into 2**hash_bits columns instead of being learned:
-        bounded memory, no names, collisions possible
+    min_freq : drop features that training data have fewer times than this, a whole number of at
+        least 1. Raise it for a smaller model
+    hash_bits : None, or a whole number from 1 to 30: names are then hashed into 2**hash_bits
+        columns, and none are learned. Memory is bounded, but columns have no names, and two
+        features may share a column. Use it if there are too many features for memory
 
     >>> X = [[{"w": "la", "len": 2}, {"w": "casa", "len": 4, "__edge__": ["after la"]}]]
     >>> encoder = Attributes()
@@ -84,7 +86,7 @@ class Attributes(TokenEncoder):
 
     def _apply(self, tokens: list[Any], offsets: Offsets) -> Sequences:
         if self.hash_bits is not None:
-            # one cache for both: a name's column does not depend on where it is used
+            # node and edge features share one cache: a hash does not depend on the kind
             hashed = _Hashing(self.hash_bits)
             node, edge, width = _Rows(hashed), _Rows(hashed), (1 << self.hash_bits,) * 2
         else:
@@ -183,7 +185,7 @@ def _check(name: Any) -> None:
 
 
 class _Values(dict[str, int]):
-    """Columns by value, for the features of one name: joins each distinct pair only once."""
+    """Columns by value, for the features of one name. Each distinct pair is joined only once."""
 
     def __init__(self, name: str, codes: _Known) -> None:
         super().__init__()
@@ -209,7 +211,7 @@ class _Pairs(dict[str, _Values]):
 
 
 class _Rows:
-    """Columns of the features of all tokens in one array, and the values that are not 1."""
+    """Columns of the features of all tokens in one array, and the values other than 1."""
 
     def __init__(self, codes: _Known) -> None:
         self.codes = codes
@@ -220,7 +222,7 @@ class _Rows:
         self.values = array("d")
 
     def add(self, features: Any) -> None:
-        """Append one token's features; a TypeError says what is wrong with them."""
+        """Append the features of one token; a TypeError says what is wrong with them."""
         codes = self.codes
         if isinstance(features, dict):
             pairs, append = self.pairs, self.columns.append
@@ -257,14 +259,14 @@ class _Rows:
             self.columns.append(self.codes[name])
 
     def learned(self, min_freq: int) -> tuple[sp.csr_array, _Known]:
-        """The matrix of the features seen often enough, and these."""
+        """The matrix of the features seen at least min_freq times, and these features."""
         counts = np.bincount(np.asarray(self.columns), minlength=len(self.codes))
         order, remap = by_frequency(counts, min_freq)
         names = list(self.codes)
         return self.matrix(len(order), remap), _Known.of([names[k] for k in order])
 
     def matrix(self, width: int, remap: np.ndarray | None = None) -> sp.csr_array:
-        """CSR with sorted rows: ones, or numbers if any value is another one."""
+        """CSR matrix with sorted rows: int8 if all values are 1, else float64."""
         columns = np.array(self.columns, np.int32)
         if remap is not None:
             columns = remap[columns]
@@ -299,5 +301,5 @@ def _restored(data: np.ndarray, ends: np.ndarray) -> _Known:
     strings = unpack_strings(data, ends)
     known = _Known.of(strings)
     if len(known) != len(strings):
-        raise InputError("the table of features lists one twice")
+        raise InputError("damaged feature table: a feature is listed twice")
     return known

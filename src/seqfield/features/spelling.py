@@ -17,7 +17,7 @@ from seqfield.sequences import Offsets, Sequences
 
 _SENT_INI = "SENT INI"
 
-#: what the yes-or-no attributes are made of; the start of the sentence is not the word's
+#: tests of a word, of which yes-or-no attributes are made. SENT INI is no test of a word
 _TESTS: dict[str, Callable[[str], bool]] = {
     "ALL CAPS": str.isupper,
     "CAP INI": lambda word: word[:1].isupper(),
@@ -35,7 +35,7 @@ _TESTS: dict[str, Callable[[str], bool]] = {
     "BEGINS WITH WH": lambda word: word.lower().startswith("wh"),
 }
 
-#: the yes-or-no attributes of Table B.2, each all of its parts
+#: the yes-or-no attributes of Table B.2; an attribute holds if all its parts hold
 _NER: list[tuple[str, ...]] = [
     (_SENT_INI,),
     ("CAP INI", _SENT_INI),
@@ -52,7 +52,7 @@ _NER: list[tuple[str, ...]] = [
     ("DOT END",),
 ]
 
-#: ... and with those of Table B.3
+#: the attributes of Table B.2 and of Table B.3
 _POS = _NER + [(test,) for test in _TESTS if test.startswith(("ENDS", "BEGINS"))]
 
 _ATTRIBUTES: dict[str | None, list[tuple[str, ...]]] = {None: [], "ner": _NER, "pos": _POS}
@@ -97,28 +97,30 @@ class Words(TokenEncoder):
 
     Parameters
     ----------
-    window : odd number of tokens looked at: 1, 3, 5, ...
-    spelling : "ner" for the attributes of Table B.2; "pos" for those and the ones of Table B.3;
-        None for the words alone
-    column : which column of a row is the word
-    columns : also take the values of the other columns (such as part-of-speech tags)
-    min_freq : drop features seen fewer times in training
+    window : number of tokens in the window: 1, 3, 5, ... Raise it if labels depend on more distant
+        words
+    spelling : "ner" (attributes of Table B.2, for names), "pos" (these and the attributes of Table
+        B.3, for parts of speech), or None (words alone)
+    column : number of the column that holds the word, from 0
+    columns : whether to use the values of the other columns too, such as part-of-speech tags
+    min_freq : drop features that training data have fewer times than this, a whole number of at
+        least 1. Raise it for a smaller model
 
     Notes
     -----
-    The tables list names only. They are read like this:
+    The tables list names only. Here they mean:
 
-    - CUR WORD is the word itself, named ``word``; beyond the sequence's ends it is ``_B-1``,
-      ``_B-2``, ... and ``_B+1``, ``_B+2``, ..., where the attributes give no feature;
+    - CUR WORD is the word itself, named ``word``. Beyond the ends of a sequence it is ``_B-1``,
+      ``_B-2``, ... and ``_B+1``, ``_B+2``, ..., and the attributes give no feature there;
     - SENT INI: the token is the first of its sequence;
     - TYPE FIRST LETTER: the kind of the first character, see `first_letter`;
     - ENDINGS ONE: the last character as it is written;
-    - CAP INI: the first character is an upper-case letter; ALL CAPS: the word has a letter and
-      no lower-case one, so "A", "EFE" and "R-12" have it;
-    - CONTAINS DIGIT, CONTAINS DOT, CONTAINS HYPEN [sic], DOT END: anywhere in the word and at its
-      end, so the word "." has a dot and ends with one;
-    - of two parts, such as CAP INI DOT END: both hold;
-    - ENDS WITH ... and BEGINS WITH WH ignore case and take the word whole ("Ed" ends with ED).
+    - CAP INI: the first character is an upper-case letter;
+    - ALL CAPS: the word has a letter and no lower-case letter, such as "A", "EFE" and "R-12";
+    - CONTAINS DIGIT, CONTAINS DOT, CONTAINS HYPEN [sic]: anywhere in the word;
+    - DOT END: the last character is a dot. The word "." contains a dot and ends with a dot;
+    - names of two parts, such as CAP INI DOT END: both parts hold;
+    - ENDS WITH ... and BEGINS WITH WH ignore case. The whole word may match ("Ed" ends with ED).
 
     >>> words = Words(window=3, spelling="ner").fit([["La", "casa"]])
     >>> words.names()[:4]
@@ -144,7 +146,7 @@ class Words(TokenEncoder):
         self.min_freq = min_freq
 
     def _prepare(self, n_columns: int) -> None:
-        """Everything but what the vocabulary holds, for rows of n_columns strings."""
+        """Set up all except the vocabulary, for rows of n_columns strings."""
         if self.spelling not in _ATTRIBUTES:
             raise InputError(f'spelling must be "ner", "pos" or None, got {self.spelling!r}')
         number("min_freq", self.min_freq, low=1, whole=True)
@@ -184,7 +186,7 @@ class Words(TokenEncoder):
         return Sequences(self._node.apply(codes, offsets), offsets)
 
     def _columns(self, tokens: list[Any], offsets: Offsets) -> list[list[str]]:
-        """The used columns as lists of strings, the word's first."""
+        """The used columns as lists of strings; the column of the word comes first."""
         try:
             columns = columns_of(tokens, offsets, self.n_columns_)
         except InputError as error:
@@ -198,7 +200,7 @@ class Words(TokenEncoder):
         codes = self._values.encode(columns)
         if not self.spelling:
             return codes
-        # an attribute is worked out once for each distinct word
+        # an attribute is computed once for each distinct word
         index = {word: k for k, word in enumerate(dict.fromkeys(columns[0]))}
         at = np.fromiter(map(index.__getitem__, columns[0]), np.int32, len(columns[0]))
         initial = np.zeros(len(at), bool)

@@ -1,14 +1,16 @@
 """CRF++ feature templates.
 
-A template file has one template a line; ``#`` starts a comment line. ``U05:%x[-1,0]/%x[0,0]``
-makes a node feature of the value of column 0 one token back and here; a line that starts with
-``B`` makes edge features, which score a label together with the one before it, and a ``B`` line
-without macros asks for plain transition scores. Beyond the sequence's ends the value is
-``_B-1``, ``_B-2``, ... and ``_B+1``, ``_B+2``, ...
+A template file has one template on each line; a line that starts with ``#`` is a comment. A macro
+``%x[row,column]`` stands for the value of a column, ``row`` tokens after the current one. A line
+that starts with ``U`` makes node features: ``U05:%x[-1,0]/%x[0,0]`` joins the values of column 0 at
+the token before and at the current token. A line that starts with ``B`` makes edge features, which
+score a label together with the label before it. A ``B`` line without macros asks for plain
+transition scores. Beyond the ends of a sequence the value is ``_B-1``, ``_B-2``, ... and ``_B+1``,
+``_B+2``, ...
 
-As in CRF++, lines with the same literal text share their features (``U:%x[-1,0]`` and
-``U:%x[1,0]`` make a bag of words). Unlike there, values are compared one by one and not as the
-joined text, so the pairs ("a/b", "c") and ("a", "b/c") stay two features.
+As in CRF++, lines with the same literal text share their features: ``U:%x[-1,0]`` and
+``U:%x[1,0]`` make a bag of words. CRF++ compares the joined text. Here values are compared one by
+one, so the pairs ("a/b", "c") and ("a", "b/c") stay two features.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _MACRO = re.compile(r"%x\[(-?\d+),(\d+)\]")
 
 
 def parse_template(text: str, path: str = "<template>") -> list[Line]:
-    """Template lines; a malformed line is a `FormatError` that names it.
+    """The lines of a template; a malformed line raises a `FormatError` that names it.
 
     >>> [line] = parse_template("# words\\nU01:%x[-1,0]/%x[0,0]")
     >>> line.kind, line.pieces, line.macros
@@ -76,7 +78,7 @@ def parse_template(text: str, path: str = "<template>") -> list[Line]:
             )
         lines.append(Line(number, line[0], pieces, macros))
     if not lines:
-        raise FormatError("no template lines", path=path)
+        raise FormatError("the template has no lines: add one such as U00:%x[0,0]", path=path)
     return lines
 
 
@@ -86,11 +88,13 @@ class Template(TokenEncoder):
 
     Parameters
     ----------
-    source : path of a template file, or the template's text (anything with a line break or a
-        macro in it)
-    min_freq : drop features seen fewer times in training
-    hash_bits : if set, features are hashed into 2**hash_bits columns instead of being learned:
-        bounded memory, no names, collisions possible
+    source : the path of a template file, or the text of a template. It is text if it has a line
+        break or a macro in it
+    min_freq : drop features that training data have fewer times than this, a whole number of at
+        least 1. Raise it for a smaller model
+    hash_bits : None, or a whole number from 1 to 30: features are then hashed into 2**hash_bits
+        columns, and none are learned. Memory is bounded, but columns have no names, and two
+        features may share a column. Use it if there are too many features for memory
 
     >>> X = [[("the", "DT"), ("cat", "NN")]]
     >>> template = Template("U0:%x[0,0]\\nU1:%x[-1,1]/%x[0,1]\\nB").fit(X)
@@ -112,7 +116,7 @@ class Template(TokenEncoder):
         self.hash_bits = hash_bits
 
     def _text(self) -> tuple[str, str]:
-        """The template's text and the name to give it in messages."""
+        """The text of the template, and its name in messages."""
         source = os.fspath(self.source)
         if "\n" in source or "%x[" in source:
             return source, "<template>"

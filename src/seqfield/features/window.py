@@ -1,4 +1,4 @@
-"""Numeric features: as they are, or with those of the neighbouring tokens."""
+"""Numeric features: as they are, or together with those of neighbouring tokens."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from seqfield.features._base import ENCODERS, Encoder
 from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Sequences, as_sequences
 
-#: far beyond any use: a larger window is a mistake
+#: a limit far above what anybody needs: a larger window is a mistake
 MAX_WINDOW = 1001
 
 
 def centred(size: int) -> dict[int, str]:
-    """Offsets of a centred window and how names write them.
+    """Offsets of a centred window, and how feature names write them.
 
     >>> centred(3)
     {-1: '[-1]', 0: '[0]', 1: '[+1]'}
@@ -36,7 +36,7 @@ def centred(size: int) -> dict[int, str]:
 
 @ENCODERS.register
 class Numeric(Encoder):
-    """Numeric X as it is; its number of features must stay what it was in training.
+    """Numeric X as it is. New data must have as many features as the training data.
 
     >>> encoder = Numeric().fit([np.zeros((2, 5)), np.zeros((3, 5))])
     >>> encoder.names()
@@ -98,13 +98,14 @@ class Numeric(Encoder):
 class Window(Numeric):
     """Each token gets the numeric features of a centred window around it.
 
-    Rows beyond a sequence's ends are zero, and one column for each offset but 0 says so: a zero
-    that was measured and one that stands for nothing are told apart. Sparse X stays sparse. Edge
-    features are passed on as they are.
+    Beyond the ends of a sequence, features are 0. For each offset except 0, one more column is 1 if
+    the offset is beyond an end. So a model can distinguish a measured zero from a missing token.
+    Sparse X stays sparse. Edge features are passed on as they are.
 
     Parameters
     ----------
-    size : odd number of tokens in the window
+    size : number of tokens in the window, an odd number from 1 to 1001. Raise it if labels depend
+        on more distant tokens; the number of features grows with it
 
     >>> encoder = Window(size=3)
     >>> encoder.fit_transform([[[5.0], [6.0]]]).x
@@ -128,7 +129,7 @@ class Window(Numeric):
         if sp.issparse(x):
             vstack, hstack = partial(sp.vstack, format="csr"), partial(sp.hstack, format="csr")
             matrix = sp.csr_array
-        # row n stands for all that is beyond an end
+        # row n holds the zeros for positions beyond an end
         padded = vstack([x, matrix(np.zeros((1, x.shape[1]), x.dtype))])
         blocks, ends = [], []
         for d in centred(self.size):

@@ -19,17 +19,20 @@ PIECE = 2**12
 
 
 class Halves(NamedTuple):
-    """Of one kernel and the labels whose functions have it: phi(x) = k(x, z) dual with
-    |phi(x)|^2 <= k(x, x), and k(x, z) factor = L^-1 phi(x) for each label."""
+    """Arrays for the variances of all labels with the same kernel.
+
+    phi(x) = k(x, z) dual with |phi(x)|^2 <= k(x, x), and k(x, z) factor = L^-1 phi(x) for each
+    label.
+    """
 
     dual: Floats  # (m, r)
     factors: Floats  # (labels, m, r)
 
     @classmethod
     def of(cls, basis: Root, lowers: list[Floats]) -> Self:
-        """From the factors of the H of each label, which are forgotten one by one."""
+        """From the factors of H of each label; ``lowers`` is emptied, to save memory."""
         rank = basis.root.shape[1]
-        # in the order in which files hold them, so that a loaded model rounds alike
+        # in the memory order of model files, so that a loaded model gives the same last bits
         dual = np.ascontiguousarray(basis.dual)
         factors = np.empty((len(lowers), *dual.shape))
         for factor in factors:
@@ -40,7 +43,7 @@ class Halves(NamedTuple):
 
     @classmethod
     def restored(cls, arrays: dict[str, NDArray[Any]], n_tokens: int, n_labels: int) -> Self:
-        """What a model file has, if it can be."""
+        """From the arrays of a model file, with checked shapes."""
         rank = arrays["dual"].shape[-1]
         return cls(
             checked("dual", arrays, (n_tokens, rank)),

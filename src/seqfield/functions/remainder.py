@@ -1,8 +1,9 @@
-"""What functions that are known at some tokens leave open at others.
+"""The conditional remainder: the uncertainty of a function at new tokens, given known values.
 
-Given its values at the tokens z, a function drawn from a Gaussian process has at others the mean
-k(x, z) k(z, z)^-1 f and the covariance k(x, x) - k(x, z) k(z, z)^-1 k(z, x). One draw of that
-remainder goes with each function drawn from a posterior.
+Let f be the values at the tokens z of a function drawn from a Gaussian process. At new tokens x the
+function has the mean k(x, z) k(z, z)^-1 f and the covariance k(x, x) - k(x, z) k(z, z)^-1 k(z, x).
+The remainder is a Gaussian with mean 0 and this covariance. One draw of it is added to each
+function that is drawn from a posterior.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
-#: tokens of a sequence whose remainders are drawn together; longer ones are cut into parts that are
-#: drawn apart
+#: tokens of a sequence whose remainders are drawn jointly; longer sequences are cut into
+#: independent parts
 LONGEST = 256
-#: what is added to a remainder's covariance, as a part of k(x, x)
+#: jitter: the share of k(x, x) that is added to the variances of a remainder
 JITTER = 1e-8
-#: the part of k(x, x) by which rounding may make a variance negative
+#: rounding may make a variance negative by at most this share of k(x, x)
 ROUNDING = 1e-6
 
 
 class Remainder:
-    """The covariance at new tokens, given the values at the tokens z, times ``variance``; and the
-    seed of what is drawn from it."""
+    """The remainder at new tokens given values at ``tokens``, with the covariance of ``kernel``
+    times ``variance``; ``seed`` fixes its draws."""
 
     def __init__(self, kernel: Kernel, tokens: Any, variance: float = 1.0, seed: int = 0) -> None:
         self.kernel, self.tokens = kernel, tokens
@@ -56,7 +57,7 @@ class Remainder:
         return out
 
     def root(self, x: Any) -> Floats:
-        """A root (T, T) of it."""
+        """A root (T, T) of the covariance, with jitter."""
         out, prior = self.covariance(x), self.kernel.diagonal(x)
         if (np.diagonal(out) < -ROUNDING * np.maximum(prior, prior.mean())).any():
             raise InputError(
@@ -64,7 +65,7 @@ class Remainder:
                 f"{np.diagonal(out).min():.3g}"
             )
         for jitter in (JITTER, 1e2 * JITTER, 1e4 * JITTER):
-            # no less than that much of it is left, whatever rounding takes
+            # the diagonal keeps at least the jitter, whatever rounding does
             shifted = out + np.diag(jitter * np.maximum(prior, prior.mean()))
             root, failed = scipy.linalg.lapack.dpotrf(shifted, lower=1, clean=1)
             if failed == 0:
@@ -72,7 +73,7 @@ class Remainder:
         return np.diag(np.sqrt(np.maximum(np.diagonal(out), 0.0)))
 
     def add(self, values: Floats, data: Sequences) -> None:
-        """Add a draw of it to each column of values at the data's tokens, in place."""
+        """Add a draw of the remainder to each column of values at the data's tokens, in place."""
         longest, places = int(data.lengths.max()), list(pairwise(data.offsets.tolist()))
         for k, begin in enumerate(range(0, longest, LONGEST)):
             z = self._numbers(k, (min(LONGEST, longest - begin), values.shape[1]))
@@ -83,9 +84,12 @@ class Remainder:
                 values[part] += root @ z[: len(root)]
 
     def _numbers(self, part: int, shape: tuple[int, int]) -> Floats:
-        """Random numbers for the tokens of a part, whatever sequence they are in: row t belongs to
-        its token t, so that labels do not depend on what else is labelled with it."""
-        # other numbers than those that the seed gave to the functions themselves
+        """Random numbers for the tokens of a part; row t belongs to token t of the part.
+
+        They are the same for every sequence, so the labels of a sequence do not depend on the other
+        sequences.
+        """
+        # numbers that are independent of those that gave the functions
         z: Floats = np.random.default_rng([self.seed, 1, part]).normal(size=shape)
         z *= np.sqrt(self.variance)
         return z

@@ -1,4 +1,4 @@
-"""`Kernel`: a covariance function over tokens, with operators to build others from it."""
+"""`Kernel`: the base class of covariance functions over tokens, with operators to combine them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ DIAGONAL_BLOCK = 32
 
 # scikit-learn has no types, so its classes are Any to mypy
 class Kernel(BaseEstimator, ABC):
-    """A positive semi-definite function of two tokens.
+    """Base class of kernels: positive semi-definite functions of two tokens.
 
-    A kernel gives three hooks, ``_value``, ``_derivatives`` and ``_diagonal``, over `Pairs` and
-    tokens. Its positive parameters are handled as logarithms: ``log_parameters`` and
-    `with_log_parameters`; a parameter that is 0 is fixed there. Arguments that are kernels
-    themselves come after its own parameters.
+    A subclass defines three hooks: ``_value``, ``_derivatives`` and ``_diagonal``. Positive
+    parameters can be learned. They are handled as logarithms, by ``log_parameters`` and
+    `with_log_parameters`; a parameter with the value 0 stays 0. The parameters of a kernel come
+    first, then those of the kernels in it.
 
-    Kernels add, multiply and take whole powers, with each other and with numbers:
+    Kernels can be added and multiplied, with each other and with numbers, and raised to whole
+    powers:
 
     >>> from seqfield.kernels import Linear, Normalized
     >>> k = Linear() + 5 * Normalized(Linear()) ** 3
@@ -53,11 +54,11 @@ class Kernel(BaseEstimator, ABC):
     _positive: tuple[str, ...] = ()
     #: names of the constructor arguments that are kernels
     _parts: tuple[str, ...] = ()
-    #: False if nothing says that the values are those of a covariance
+    #: False if the values might not be those of a covariance, and must be checked
     _trusted = True
-    #: how tightly the operator that writes it binds
+    #: precedence of the operator that `repr` writes the kernel with
     _binding = 4
-    # numpy's numbers leave operators to the kernel
+    # so that numpy's numbers leave the operators to the kernel
     __array_ufunc__ = None
 
     # --- hooks ----------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class Kernel(BaseEstimator, ABC):
         """k(x, x) of each row (N,); a fresh array."""
 
     def _check(self) -> None:
-        """Refuse constructor arguments that cannot be used; those that are kernels are checked."""
+        """Raise an `InputError` for a bad argument; `check` looks at arguments that are kernels."""
 
     def _own(self) -> State:
         """Own constructor arguments as JSON, and arrays: what `_load` takes."""
@@ -91,8 +92,11 @@ class Kernel(BaseEstimator, ABC):
             setattr(self, name, value)
 
     def fit(self, x: Any, names: list[str] | None = None) -> Self:
-        """A kernel with what it takes from the data: x are all training tokens and ``names``
-        those of their columns. Itself is never changed."""
+        """A fitted copy: a kernel with everything that it takes from the data.
+
+        ``x`` holds all training tokens, ``names`` the names of their columns. The kernel itself is
+        not changed.
+        """
         self.check()
         out = copy.copy(self)
         for name, part in self.parts().items():
@@ -100,21 +104,25 @@ class Kernel(BaseEstimator, ABC):
         return out
 
     def seen(self, x: Any) -> Any:
-        """Tokens as the kernels in it see them, once it is fitted."""
+        """Tokens as the inner kernels get them; the kernel must be fitted."""
         return x
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
-        """A map to features whose inner products are this kernel, learned on training tokens, or
-        None if there is no finite one worth having for such x.
+        """Explicit features: a map to features whose inner products are this kernel.
 
-        A map that would need more than ``budget`` bytes for x raises a `BudgetError`.
+        The map is learned on the training tokens x. The result is None if there is no finite map,
+        or none that is worth using for such x. If the features of x need more than ``budget``
+        bytes, a `BudgetError` is raised.
         """
         return None
 
     # --- use ------------------------------------------------------------------------------------
 
     def __call__(self, x: Any, z: Any = None) -> Floats:
-        """k(x, z) for every row of x and of z (N, M); z None stands for x."""
+        """k(x, z) for every row of x (N, D) and every row of z (M, D), as an array (N, M).
+
+        If z is None, it is x.
+        """
         self.check()
         return self._value(Pairs(x, z))
 
@@ -140,7 +148,7 @@ class Kernel(BaseEstimator, ABC):
         return out
 
     def check(self) -> None:
-        """Raise an `InputError` if an argument of the kernel, or of one in it, cannot be used."""
+        """Raise an `InputError` if an argument of the kernel or of an inner kernel is bad."""
         for name in self._parts:
             part = getattr(self, name)
             if not isinstance(part, Kernel):
@@ -149,12 +157,12 @@ class Kernel(BaseEstimator, ABC):
         self._check()
 
     def parts(self) -> dict[str, Kernel]:
-        """The kernels in it by name."""
+        """The inner kernels by argument name."""
         return {name: getattr(self, name) for name in self._parts}
 
     @property
     def trusted(self) -> bool:
-        """False if its values, or those of a kernel in it, must be checked to be a covariance."""
+        """False if the values of it or of an inner kernel might not be those of a covariance."""
         return self._trusted and all(part.trusted for part in self.parts().values())
 
     # --- parameters -----------------------------------------------------------------------------
@@ -162,12 +170,12 @@ class Kernel(BaseEstimator, ABC):
     def _free(self) -> list[str]:
         """Own parameters that can be learned."""
         values = {name: getattr(self, name) for name in self._positive}
-        # "auto" is not a number yet
+        # "auto" is not a number until `fit` sets it
         return [name for name, v in values.items() if not isinstance(v, str) and v > 0]
 
     @property
     def log_parameters(self) -> Floats:
-        """Logarithms of the free parameters: its own, then those of the kernels in it."""
+        """Logarithms of the free parameters: its own, then those of its inner kernels."""
         own = np.log(np.array([getattr(self, name) for name in self._free()], dtype=np.float64))
         return np.concatenate([own, *(part.log_parameters for part in self.parts().values())])
 
@@ -178,7 +186,7 @@ class Kernel(BaseEstimator, ABC):
         return self._free() + [f"{name}.{within}" for name, found in inner for within in found]
 
     def with_log_parameters(self, values: Any) -> Self:
-        """A copy with these values of the free parameters; what was fitted is kept.
+        """A copy whose free parameters have these logarithms; what `fit` learned is kept.
 
         >>> from seqfield.kernels import Linear
         >>> (2 * Linear()).with_log_parameters([0.0])
@@ -260,7 +268,7 @@ class Kernel(BaseEstimator, ABC):
 
 
 def as_kernel(thing: Any) -> Kernel:
-    """A kernel from a kernel, a function (x, z) -> (N, M), or a name.
+    """A kernel from a kernel, from a function (x, z) -> (N, M), or from a name such as "poly2".
 
     >>> as_kernel("poly2")
     Polynomial()
@@ -278,7 +286,7 @@ def as_kernel(thing: Any) -> Kernel:
     )
 
 
-#: short names: class, its arguments, and the classes of the kernels in it
+#: short names: class, arguments, and the classes of inner kernels
 NAMES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "linear": ("Linear", {}, ()),
     "poly2": ("Polynomial", {"degree": 2}, ()),
@@ -291,8 +299,8 @@ NAMES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 
 
 def written(part: Any, binding: int) -> str:
-    """How a kernel is written next to an operator that binds as tightly as that."""
-    # what is no kernel is written too: the error that refuses it shows it
+    """The kernel as text, in parentheses if its operator binds less tightly than ``binding``."""
+    # other objects are written too, for the message of the error that refuses them
     return repr(part) if getattr(part, "_binding", 4) >= binding else f"({part!r})"
 
 

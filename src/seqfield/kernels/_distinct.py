@@ -1,4 +1,4 @@
-"""Tokens with equal rows share one row of a gram matrix: finding them."""
+"""Finding tokens with equal rows, which share one row of a gram matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def distinct(x: Any) -> tuple[Ints, Ints]:
     x = as_matrix(x)
     n, width = x.shape
     if not sp.issparse(x):
-        # adding 0 makes -0.0 into 0.0, whose bits differ
+        # adding 0 turns -0.0 into 0.0, which has other bits
         words = np.ascontiguousarray(x + 0.0).view(np.uint64).ravel()
         first, inverse = _loops.number_rows(words, np.arange(n + 1) * width)
         return first, inverse

@@ -1,7 +1,6 @@
 """Compiled loops that number the pairs and the triples of features of sparse rows.
 
-They lie in a table of slots found by a hash: ``slots`` holds the keys (-1 if free), ``places`` the
-numbers of the subsets.
+Subsets lie in a hash table: ``slots`` holds their keys (-1 if free), ``places`` their numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ def table_of(keys: Any) -> Any:
 
 @inlined
 def _insert(keys: Any, slots: Any, n: Any, key: Any) -> Any:
-    """The key put in if it is new; tables that may have grown, and their number of keys."""
+    """Insert the key if it is new. Returns the tables, which may have grown, and the number of
+    keys."""
     at = _find(slots, key)
     if slots[at] >= 0:
         return keys, slots, n
@@ -75,7 +75,7 @@ def find_pairs(indptr: Any, indices: Any, width: Any) -> Any:
 def expand(indptr: Any, indices: Any, width: Any, slots: Any, places: Any) -> Any:
     """Rows [0, 1 + features, 1 + width + pairs] in rising order; pairs not in the table left out.
 
-    Two passes, to count and to write: the memory of the result alone.
+    Two passes count and write, so that no memory beyond the result is needed.
     """
     n = indptr.shape[0] - 1
     starts = np.zeros(n + 1, np.int64)

@@ -1,4 +1,4 @@
-"""The gram matrix on JAX's device: formed there where the kernel is a formula, and products."""
+"""The gram matrix on JAX's device, and products with it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from seqfield.linalg._jax import (
     lax,
 )
 
-#: rows of G that are formed, multiplied and added up at once
+#: rows of G that are computed, multiplied and summed at once
 ROWS = 512
 #: k(x, z) from x . z, |x|^2, |z|^2 and |x - z|^2
 Formula = Callable[[Any, Any, Any, Any], Any]
 
 
 class OnDevice(Covariance):
-    """G on the device in blocks of rows (k, h, n), the last one filled up with zeros.
+    """G on the device in blocks of rows (k, h, n); the last block is padded with zeros.
 
-    In float64 it is one block and a product is one. In float32 a product multiplies in float32,
-    adds up 512 tokens in float32 and these sums in float64: its relative error is about 5e-7,
-    a few times what storing G in float32 costs already, and G is read once as it lies. (To sum
-    all in float64 a GPU would have to write G out in float64 for every product.)
+    In float64 there is one block, and a product is one matrix product. In float32 a product
+    multiplies in float32. It sums 512 tokens in float32, and these sums in float64. The relative
+    error is about 5e-7, a few times the error of storing G in float32, and G is read once. To sum
+    everything in float64, a GPU would have to write G in float64 for every product.
     """
 
     def __init__(self, kernel: Kernel, tokens: Any, blocks: Any) -> None:
@@ -67,8 +67,8 @@ class OnDevice(Covariance):
         n_jobs: int | None = None,
         advice: str,
     ) -> OnDevice:
-        """Form it: on the device for kernels of inner products and distances of dense tokens, else
-        on the host."""
+        """Compute G: on the device if the kernel is a formula of inner products and distances and
+        the tokens are dense, else on the host."""
         check_device()
         n, kind = int(tokens.shape[0]), check_dtype(dtype)
         check_budget(n, n, kind, budget, advice)
@@ -78,7 +78,7 @@ class OnDevice(Covariance):
                 blocks, finite = _fill(blocks, own, tokens)
                 if finite:
                     return cls(kernel, tokens, blocks)
-            # which says where the kernel is not finite
+            # `gram` raises an error that names where the kernel is not finite
             held = gram(kernel, tokens, budget=budget, dtype=kind, n_jobs=n_jobs, advice=advice)
             for begin in _begins(blocks):
                 rows = np.zeros((min(ROWS, n), n), kind)
@@ -128,7 +128,7 @@ _product = jit(product)
 
 
 def _squares(inner: Any, left: Any, right: Any) -> Any:
-    """|x - z|^2, exactly 0 where it cannot be told from rounding."""
+    """|x - z|^2; exactly 0 if it is not above rounding errors."""
     norms = left + right
     found = norms - 2.0 * inner
     return jnp.where(found <= NOISE * norms, 0.0, found)
@@ -156,7 +156,7 @@ def _cosine(kernel: Any, own: Formula) -> Formula:
     return lambda i, a, b, d: own(i, a, b, d) * root(a) * root(b)
 
 
-#: the formula of a kernel, given those of its parts
+#: the formula of a kernel, given the formulas of its inner kernels
 FORMULAS: dict[type[Kernel], Callable[..., Formula]] = {
     Linear: lambda k: lambda i, a, b, d: i,
     Constant: lambda k: lambda i, a, b, d: jnp.full_like(i, k.value),
@@ -173,8 +173,8 @@ FORMULAS: dict[type[Kernel], Callable[..., Formula]] = {
 
 
 def formula(kernel: Kernel) -> Formula | None:
-    """The kernel as a function of inner products, squared norms and squared distances, or None if
-    it is no such."""
+    """The kernel as a function of inner products, squared norms and squared distances; None if it
+    is no such function."""
     kernel.check()
     parts = [formula(part) for part in kernel.parts().values()]
     make = FORMULAS.get(type(kernel))
@@ -201,7 +201,7 @@ def _empty(n: int, kind: Any) -> Any:
 
 
 def _begins(blocks: Any) -> list[int]:
-    """The first rows of the strips that are set at once; the last may overlap the one before."""
+    """The first row of each strip that is set at once; the last strip may overlap the others."""
     _, height, n = blocks.shape
     rows = min(ROWS, n)
     return [min(k, n - rows) if height == n else k for k in range(0, n, rows)]
@@ -210,7 +210,7 @@ def _begins(blocks: Any) -> list[int]:
 def _fill(blocks: Any, own: Formula, tokens: Floats) -> tuple[Any, bool]:
     """The blocks filled by a formula, and whether all of it is finite."""
     n = len(tokens)
-    # far from the origin distances keep their digits between centred tokens alone
+    # far from the origin, only distances of centred tokens keep their digits
     x, centred = (jnp.asarray(t, jnp.float64) for t in (tokens, Rows(tokens).centred.matrix))
 
     def products(x: Any, at: Any) -> tuple[Any, Any, Any]:
@@ -219,16 +219,16 @@ def _fill(blocks: Any, own: Formula, tokens: Floats) -> tuple[Any, bool]:
         some = x.at[at].get(mode="fill", fill_value=0.0)
         squares = norms.at[at].get(mode="fill", fill_value=0.0)
         inner = jnp.matmul(some, x.T, precision=lax.Precision.HIGHEST)
-        # rows and columns meet where a token meets itself
+        # on the diagonal a token is paired with itself
         return jnp.where(at[:, None] == jnp.arange(n), norms, inner), squares[:, None], norms
 
     @partial(jit, donate_argnums=0)
     def strip(blocks: Any, x: Any, centred: Any, begin: Any) -> tuple[Any, Any]:
         at = begin + jnp.arange(min(ROWS, n))
-        # what the formula has no use for is not computed
+        # only what the formula uses is computed
         value = own(*products(x, at), _squares(*products(centred, at)))
         value = jnp.where(at[:, None] < n, value, 0.0)
-        value = value.astype(blocks.dtype)  # which may be too small for it
+        value = value.astype(blocks.dtype)  # it may overflow there
         return _put(blocks, value, begin), jnp.isfinite(value).all()
 
     flags = []

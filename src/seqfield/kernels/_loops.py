@@ -14,7 +14,7 @@ WIDTH = 1024
 
 @loop
 def postings(indptr: Any, columns: Any, values: Any, n_columns: Any) -> Any:
-    """The rows of each column in rising order (CSC), with their values unless there are none."""
+    """The rows of each column in rising order (CSC), and their values unless there are none."""
     n = indptr.shape[0] - 1
     starts = np.zeros(n_columns + 1, np.int64)
     for k in range(columns.shape[0]):
@@ -55,7 +55,7 @@ def count_shared(indptr: Any, columns: Any, starts: Any, rows: Any, begin: Any, 
                 first, last = _within(starts, rows, c, begin, begin + out.shape[1])
                 found = rows[first:last]
                 for m in range(found.shape[0]):
-                    # unsigned: numba asks of each signed index whether it counts from the end
+                    # unsigned: numba checks of each signed index whether it is negative
                     row[found[m] - shift] += 1.0
 
 
@@ -85,10 +85,10 @@ def add_products(
 
 @loop
 def number_rows(words: Any, starts: Any) -> Any:
-    """First row of each kind of row, and the kind of each row, kinds numbered as they appear.
+    """The first of each group of equal rows, and the group of each row.
 
-    Row t is ``words[starts[t]:starts[t + 1]]``. A table of slots, found by a hash, holds kinds;
-    rows that meet in a slot are compared word by word.
+    Groups are numbered as they appear. Row t is ``words[starts[t]:starts[t + 1]]``. A hash table
+    holds the groups; rows with the same slot are compared word by word.
     """
     n = starts.shape[0] - 1
     size = 16
@@ -129,9 +129,9 @@ def number_rows(words: Any, starts: Any) -> Any:
 def multiply(g: Any, v: Any, out: Any) -> None:
     """out = g v' for v (3 m, n), summed in float64.
 
-    Two rows of g meet three of v at a time: each number loaded is used two or three times, and
-    the six sums stay in registers. That is as fast as BLAS at so few columns, and a float32
-    matrix is read at its own size.
+    Two rows of g are multiplied with three rows of v at a time. So each number that is loaded is
+    used two or three times, and the six sums stay in registers. For so few columns this is as fast
+    as BLAS, and a float32 matrix is read as float32.
     """
     for pair in range((g.shape[0] + 1) // 2):
         i, k = 2 * pair, min(2 * pair + 1, g.shape[0] - 1)

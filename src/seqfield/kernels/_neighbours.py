@@ -23,16 +23,16 @@ from seqfield.persist import Arrays, prefixed, under
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: distinct tokens up to which all eigenvectors are kept, and how many of more
+#: up to this many distinct tokens all eigenvectors are kept; and how many are kept beyond
 ALL_UP_TO, SMOOTHEST = 3000, 300
 
 #: the largest residual |L u - l u| of an eigenvector, as a part of the Laplacian's diagonal
 RESIDUAL = 1e-6
 
-#: a token of more than this times the mean degree makes plain Lanczos slow
+#: a token whose degree is more than this times the mean makes plain Lanczos slow
 HUB = 4.0
 
-#: restarts of the Lanczos iteration until the slower, surer way is taken
+#: restarts of the Lanczos iteration before the slower and safer method is used
 RESTARTS = 50
 
 
@@ -52,7 +52,7 @@ class Neighbours:
 
     @classmethod
     def learn(cls, x: Any, n_neighbors: int, metric: str, heat: bool) -> Neighbours:
-        """The graph of tokens of which one is among the nearest of the other."""
+        """The graph in which tokens are neighbours if one is among the nearest of the other."""
         pool = _plain(x[distinct(x)[0]])
         n = pool.shape[0]
         if n <= n_neighbors:
@@ -109,7 +109,7 @@ class Neighbours:
         """x as an array if the tokens are, or as CSR if they are."""
         if x.shape[1] != self.pool.shape[1]:
             raise InputError(
-                f"tokens of {x.shape[1]} features where the graph has {self.pool.shape[1]}"
+                f"tokens of {x.shape[1]} features, but the graph has {self.pool.shape[1]}"
             )
         if not sp.issparse(self.pool):
             return x.toarray() if sp.issparse(x) else x
@@ -177,9 +177,9 @@ class Spectrum:
             u(x) = sum_i w_i u(i) / (d - l)
             u(x) = sum_i w_i u(i) / sqrt(d d_i) / (1 - l)    for the normalised Laplacian.
 
-        That says something about smooth functions, l far below d. Rough ones change between
-        neighbours, which say nothing about x then: the divisor would go through 0 and change sign.
-        It is therefore not let below half of its value at l = 0.
+        This holds for smooth functions, where l is far below d. Rough functions change between
+        neighbours, so neighbours say nothing about x: the divisor would reach 0 and change sign.
+        So the divisor is at least half of its value at l = 0.
         """
         near = graph.nearest(x)
         d = np.asarray(near.sum(axis=1), dtype=np.float64)[:, None]
@@ -224,11 +224,11 @@ def constant_functions(graph: Neighbours, normalized: bool) -> Any:
 
 
 def _smoothest(matrix: Any, constants: Any, m: int, budget: float) -> tuple[Floats, Floats]:
-    """The m smallest eigenvalues of a Laplacian but for those of the constants, and eigenvectors.
+    """The m smallest eigenvalues of a Laplacian, without those of the constants; and eigenvectors.
 
-    The constants are known exactly, so they are moved out of the way: they are eigenvectors of
-    L + lift C C' with an eigenvalue above all others. That keeps 1 / (0 + shift) exact for a tiny
-    shift, and spares the iterations a multiple eigenvalue.
+    The constants are known exactly, so they are moved away: L + lift C C' has them as eigenvectors
+    with an eigenvalue above all others. So 1 / (0 + shift) is exact for a tiny shift, and the
+    iterations meet no multiple eigenvalue.
     """
     n = matrix.shape[0]
     top = float(matrix.diagonal().max())
@@ -261,14 +261,17 @@ def _smoothest(matrix: Any, constants: Any, m: int, budget: float) -> tuple[Floa
 
 def _dense(matrix: Any, constants: Any, m: int, lift: float) -> tuple[Floats, Floats] | None:
     full = matrix.toarray() + lift * (constants @ constants.T).toarray()
-    # all of them even for a few: LAPACK's way to a subset is ten times slower than its way to all
+    # all eigenvectors, even if few are needed: for a subset LAPACK is ten times slower
     values, vectors = scipy.linalg.eigh(full, driver="evd", overwrite_a=True)
     return values[:m], vectors[:, :m].copy()
 
 
 def _lanczos(matrix: Any, constants: Any, m: int, lift: float) -> tuple[Floats, Floats] | None:
-    """Lanczos on the Laplacian itself. A token that is a neighbour of hundreds makes a large
-    eigenvalue, against which the gaps between the smallest ones are too small to be seen soon."""
+    """Lanczos on the Laplacian itself.
+
+    A token with hundreds of neighbours makes a large eigenvalue. Beside it, the gaps between the
+    smallest eigenvalues are small, and convergence is slow.
+    """
 
     def product(v: Floats) -> Floats:
         return np.asarray(matrix @ v + lift * (constants @ (constants.T @ v)))
@@ -280,8 +283,10 @@ def _lanczos(matrix: Any, constants: Any, m: int, lift: float) -> tuple[Floats, 
 def _inverse_lanczos(
     matrix: Any, constants: Any, m: int, lift: float
 ) -> tuple[Floats, Floats] | None:
-    """Lanczos on (L + s I)^-1 by conjugate gradients. Factors of L would be faster in two
-    dimensions, but in many they fill the memory."""
+    """Lanczos on (L + s I)^-1 by conjugate gradients.
+
+    A factor of L would be faster in two dimensions, but in many dimensions it fills the memory.
+    """
     shift = 1e-2 * float(matrix.diagonal().mean())
     shifted = sp.csr_array(matrix + shift * sp.eye_array(matrix.shape[0]))
     scaling = sp.diags_array(1.0 / shifted.diagonal())
@@ -289,7 +294,7 @@ def _inverse_lanczos(
     def solve(v: Floats) -> Floats:
         level = constants @ (constants.T @ v)
         out, _ = cg(shifted, v - level, rtol=1e-10, maxiter=5000, M=scaling)
-        # rounding lets constants in again, and the inverse would blow them up
+        # rounding brings constants back, and the inverse would make them large
         out -= constants @ (constants.T @ out)
         return np.asarray(out + level / (lift + shift))
 
@@ -302,7 +307,7 @@ def _eigsh(operator: Any, m: int, **options: Any) -> tuple[Floats, Floats] | Non
     start = np.random.default_rng(0).uniform(-1.0, 1.0, operator.shape[0])
     size = m + max(m // 2, 20)
     try:
-        # products with single vectors: threads bring little, and cost much on a busy machine
+        # products with single vectors gain little from threads, which are slow on a busy machine
         with threadpool_limits(1, user_api="blas"):
             values, vectors = eigsh(operator, m, v0=start, ncv=size, tol=1e-8, **options)
     except ArpackNoConvergence:
@@ -316,7 +321,7 @@ def _search(pool: Any, n_neighbors: int, metric: str) -> Any:
 
 
 def _measurable(x: Any) -> Any:
-    """Rows between which distances can be computed, or an `InputError`."""
+    """x, or an `InputError` if the distances of a row overflow."""
     with np.errstate(over="ignore"):
         # |x - z|^2 <= 4 max(|x|^2, |z|^2)
         bad = np.flatnonzero(~np.isfinite(4.0 * squared_norms(x)))
@@ -336,7 +341,7 @@ def _inverse(values: Floats) -> Floats:
 
 
 def _plain(x: Any) -> Any:
-    """Rows that are the graph's own: float64, CSR without repeated or zero entries."""
+    """x in the form of the graph: float64, and CSR without repeated or zero entries."""
     x = as_matrix(x).astype(np.float64)
     return canonical(sp.csr_array(x)) if sp.issparse(x) else x
 

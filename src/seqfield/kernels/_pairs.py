@@ -21,10 +21,10 @@ from seqfield.kernels import _loops
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: rows among which those in the midst of all are looked for
+#: rows of which the median is the centre
 SAMPLE = 101
 
-#: distances of equal rows that rounding leaves are below this part of the squared norms
+#: rounding errors in distances of equal rows are below this share of the squared norms
 NOISE = 16 * np.finfo(np.float64).eps
 
 
@@ -38,7 +38,7 @@ class Postings(NamedTuple):
 
 
 class Rows:
-    """One set of tokens (N, D), and what is computed of it once."""
+    """One set of tokens (N, D), and results that are computed once for it."""
 
     def __init__(self, matrix: Any) -> None:
         self.matrix = matrix
@@ -48,7 +48,7 @@ class Rows:
         self._kept: dict[int, tuple[Any, Floats]] = {}
 
     def part(self, begin: int, end: int) -> Rows:
-        """Some rows, sharing what is computed of all."""
+        """Some of the rows; results that are computed for all rows are shared."""
         return Part(self.whole, self.begin + begin, self.begin + end)
 
     @cached_property
@@ -58,14 +58,17 @@ class Rows:
 
     @cached_property
     def centre(self) -> Floats:
-        """A row (D,) in the midst of dense ones: in each column the median of some of them, which
-        is none of their outliers and, as a number of theirs, takes no digits from whole numbers."""
+        """The centre (D,) of dense rows: in each column the median of some of them.
+
+        A median is no outlier. It is also a value of the column, so whole numbers stay exact when
+        it is subtracted.
+        """
         some = np.sort(self.matrix[:: max(1, self.end // SAMPLE)], axis=0)
         return np.asarray(some[len(some) // 2] if len(some) else np.zeros(self.matrix.shape[1]))
 
     @cached_property
     def centred(self) -> Rows:
-        """Dense rows less the centre of all."""
+        """Dense rows minus the centre of all rows."""
         return Rows(self.matrix - self.centre)
 
     @cached_property
@@ -74,13 +77,13 @@ class Rows:
         return make_postings(sp.csr_array(self.matrix))
 
     def changed(self, key: bytes, change: Callable[[Any], Any]) -> Rows:
-        """What ``change`` makes of the tokens, row by row, computed once for each key."""
+        """The tokens changed by ``change`` row by row; computed once for each key."""
         if key not in self._changed:
             self._changed[key] = Rows(change(self.matrix))
         return self._changed[key]
 
     def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
-        """``compute(matrix)``, one number for each row, computed once for each owner."""
+        """``compute(matrix)``: one number for each row; computed once for each owner."""
         if id(owner) not in self._kept:
             self._kept[id(owner)] = owner, compute(self.matrix)
         return self._kept[id(owner)][1]
@@ -104,22 +107,22 @@ class Part(Rows):
 
     @cached_property
     def centred(self) -> Rows:
-        """Dense rows less the centre of all."""
+        """Dense rows minus the centre of all rows."""
         return self.whole.centred.part(self.begin, self.end)
 
     def changed(self, key: bytes, change: Callable[[Any], Any]) -> Rows:
-        """What ``change`` makes of the tokens, row by row, computed once for each key."""
+        """The tokens changed by ``change`` row by row; computed once for each key."""
         return self.whole.changed(key, change).part(self.begin, self.end)
 
     def keep(self, owner: Any, compute: Callable[[Any], Floats]) -> Floats:
-        """``compute(matrix)``, one number for each row, computed once for each owner."""
+        """``compute(matrix)``: one number for each row; computed once for each owner."""
         return self.whole.keep(owner, compute)[self.begin : self.end]
 
 
 class Pairs:
-    """All pairs of a row of x (N, D) and a row of z (M, D); z None stands for x.
+    """All pairs of a row of x (N, D) and a row of z (M, D); if z is None, it is x.
 
-    ``aligned``: the first rows of z are those of x.
+    ``aligned`` means that z starts with the rows of x.
 
     >>> Pairs(np.array([[1.0, 2.0], [0.0, 1.0]])).squared_distances
     array([[0., 2.],
@@ -167,9 +170,9 @@ class Pairs:
         if sp.issparse(left.whole.matrix) or sp.issparse(right.whole.matrix):
             out = -2.0 * self.inner
         else:
-            # far from the origin the digits of distances would be lost to those of the norms, so
-            # both sides move by the same row: of z, which tokens are compared with, so that a
-            # value does not depend on which others are asked for
+            # far from the origin, large norms would take digits from distances, so both sides are
+            # moved by the same row. It is the centre of z, so that a value does not depend on the
+            # other rows of x
             same = left.whole is right.whole
             left = left.centred if same else Rows(left.matrix - right.whole.centre)
             right = right.centred
@@ -177,8 +180,8 @@ class Pairs:
             out *= -2.0
         norms = left.squared_norms[:, None] + right.squared_norms
         out += norms
-        # exactly 0 for equal rows, where rounding leaves some 1e-16 of the norms: its root, which
-        # the Matern kernels take, would be 1e-8
+        # exactly 0 for equal rows. Rounding leaves about 1e-16 of the norms, and its root, which
+        # Matern kernels use, would be 1e-8
         norms *= NOISE
         out[out <= norms] = 0.0
         if self.aligned:
@@ -186,7 +189,7 @@ class Pairs:
         return out
 
     def changed(self, key: bytes, change: Callable[[Any], Any]) -> Pairs:
-        """The same pairs of what ``change`` makes of tokens, computed once for each key."""
+        """The pairs of tokens changed by ``change``; computed once for each key."""
         if key not in self._changed:
             left = self.left_rows.changed(key, change)
             same = self.right_rows is self.left_rows
@@ -210,7 +213,7 @@ def as_matrix(x: Any) -> Any:
     """A CSR matrix, or an array of float64, both (N, D)."""
     if sp.issparse(x):
         x = x if x.format == "csr" else sp.csr_array(x)
-        if len(x.indices) != x.indptr[-1]:  # scipy allows room after the last entry, loops do not
+        if len(x.indices) != x.indptr[-1]:  # scipy allows unused space at the end, loops do not
             x = x.copy()
             x.prune()
         return x
@@ -224,7 +227,7 @@ def as_matrix(x: Any) -> Any:
 
 
 def canonical(x: Any) -> Any:
-    """CSR with rising columns in each row, none twice, and no stored zeros."""
+    """CSR with rising columns in each row, no repeated column, and no stored zeros."""
     if x.has_canonical_format and (x.data != 0).all():
         return x
     x = x.astype(np.float64)  # a copy, and sums of int8 cannot overflow
@@ -242,7 +245,7 @@ def squared_norms(x: Any) -> Floats:
 
 
 def check_finite(diagonal: Floats) -> Floats:
-    """k(x, x) of each row as given, or an `InputError` that names the first that is not finite."""
+    """The given k(x, x), or an `InputError` that names the first value that is not finite."""
     bad = np.flatnonzero(~np.isfinite(diagonal))
     if len(bad):
         raise not_finite(diagonal[bad[0]], int(bad[0]), int(bad[0]))
@@ -266,10 +269,10 @@ def make_postings(x: Any) -> Postings:
 
 
 def inner_products(left: Rows, right: Rows) -> Floats:
-    """X Z' as a dense array; neither is made dense if sparse.
+    """X Z' as a dense array; sparse x and z stay sparse.
 
-    For each entry of a row of x the loop adds to all rows of z that have the column: the result is
-    dense, so this is several times faster than a sparse product.
+    For each entry of a row of x, the loop adds to all rows of z that have this column. The result
+    is dense, so this is several times faster than a sparse product.
     """
     x = left.matrix
     if not (sp.issparse(x) and sp.issparse(right.whole.matrix)):

@@ -1,11 +1,11 @@
 """Explicit features of polynomial kernels on tokens of ones and zeros: pairs and triples.
 
-Such tokens have n features in common, n = x . z, and n choose m subsets of m features. So
+Two such tokens have n = x . z features in common, so they share n choose m subsets of m features:
 
     (n + c)^2 = c^2 + (2c + 1) n + 2 (n choose 2)
     (n + c)^3 = c^3 + (3c^2 + 3c + 1) n + 6 (c + 1) (n choose 2) + 6 (n choose 3)
 
-Only subsets that training tokens have get columns: the weight of any other is 0 at the optimum.
+Only subsets that occur in training tokens get columns: all other weights are 0 at the optimum.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Subsets(Expansion):
 
     @classmethod
     def _checked_tokens(cls, x: Any, budget: float) -> Any:
-        """x in order; None if it is not sparse or not binary."""
+        """x in canonical form; None if x is not sparse or not binary."""
         if not sp.issparse(x):
             return None
         x = canonical(x)
@@ -78,13 +78,13 @@ class _Subsets(Expansion):
         x = canonical(sp.csr_array(x))
         if not (x.data == 1).all():
             raise InputError(
-                f"this model was trained on {self.word} of features that are 0 or 1, and these "
+                f"this model was trained on {self.word} of features that are 0 or 1, but these "
                 "tokens have other values: train with explicit=False for such features"
             )
         return x
 
     def _csr(self, data: Floats, indices: Any, indptr: Any) -> Any:
-        if len(indices) < 2**31:  # row starts of the type of the columns, or scipy copies those
+        if len(indices) < 2**31:  # with another type of row starts scipy copies the columns
             indptr = indptr.astype(np.int32)
         return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.n_columns))
 
@@ -135,7 +135,7 @@ class UpToPairs(_Subsets):
         return cls(x.shape[1], terms, _expand_loops.find_pairs(x.indptr, x.indices, x.shape[1]))
 
     def _values(self) -> tuple[float, float, float]:
-        """Of the first column, of those of single features and of those of pairs."""
+        """The values in the first column, in columns of features, and in columns of pairs."""
         a, b, c = np.sqrt(self.terms)
         return a, b, c
 

@@ -1,4 +1,4 @@
-"""Kernels made of other kernels, of a function, or of given numbers."""
+"""Kernels made from other kernels, from a function, or from a given gram matrix."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from seqfield.persist import Arrays, Header, State
 
 Ints = NDArray[np.int64]
 
-#: a gram matrix may differ from its transpose by this part of its largest entry
+#: a gram matrix may differ from its transpose by this share of its largest entry
 SYMMETRY = 1e-8
 
 
 @KERNELS.register
 class Sum(Kernel):
-    """left + right"""
+    """Sum of two kernels: left + right. Write it with ``+``."""
 
     _parts = ("left", "right")
     _binding = 1
@@ -60,7 +60,7 @@ class Sum(Kernel):
 
 @KERNELS.register
 class Product(Kernel):
-    """left * right"""
+    """Product of two kernels: left * right. Write it with ``*``."""
 
     _parts = ("left", "right")
     _binding = 2
@@ -88,7 +88,10 @@ class Product(Kernel):
 
 @KERNELS.register
 class Scaled(Kernel):
-    """scale * kernel"""
+    """Scaled kernel: scale * kernel, with a scale of at least 0 that can be learned.
+
+    Write it with ``*``. A larger scale lets functions be larger.
+    """
 
     _positive = ("scale",)
     _parts = ("kernel",)
@@ -124,7 +127,7 @@ class Scaled(Kernel):
 
 @KERNELS.register
 class Power(Kernel):
-    """kernel ** exponent, a whole number of at least 1"""
+    """Power of a kernel: kernel ** exponent, a whole number of at least 1. Write it with ``**``."""
 
     _parts = ("kernel",)
     _binding = 3
@@ -153,11 +156,11 @@ class Power(Kernel):
 
 @KERNELS.register
 class Callable(Kernel):
-    """A function (x, z) -> k (N, M) of two matrices of tokens in float64, both dense or both CSR.
+    """A kernel from a Python function (x, z) -> k (N, M) of two matrices of tokens.
 
-    The form is that of z, to which x is converted: a model gives the tokens it was trained on as z,
-    and can so label tokens of either form. Nothing says that the function is a covariance, so its
-    gram matrices are checked.
+    Both matrices are float64, and both are dense or both CSR. x is converted to the form of z. A
+    model passes its training tokens as z, so it can label tokens of either form. The function might
+    not be a covariance, so its gram matrices are checked. A model with this kernel cannot be saved.
 
     >>> Callable(lambda x, z: x @ z.T)(np.eye(2)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -176,15 +179,15 @@ class Callable(Kernel):
             raise InputError(f"Callable: function must be a function, got {self.function!r}")
 
     def _value(self, pairs: Pairs) -> Floats:
-        # binary attributes are int8, in which the function's sums would overflow
+        # binary features are int8, and sums of int8 in the function would overflow
         z = pairs.z.astype(np.float64, copy=False)
         x = _in_form_of(z, pairs.x).astype(np.float64, copy=False)
-        # a copy, as the function may keep what it gave
+        # a copy, because the function may keep the array
         out = np.array(_real(self.function(x, z), "the kernel function must give"))
         if out.shape != pairs.shape:
             raise InputError(
-                f"the kernel function gave an array of shape {out.shape} where the tokens ask "
-                f"for {pairs.shape}"
+                f"the kernel function gave an array of shape {out.shape}, but the tokens need "
+                f"{pairs.shape}"
             )
         if not np.isfinite(out).all():
             i, j = (int(v) for v in np.argwhere(~np.isfinite(out))[0])
@@ -214,7 +217,9 @@ class Callable(Kernel):
 
 @KERNELS.register
 class Precomputed(Kernel):
-    """Given numbers: a token is the number of its row in the gram matrix, in one column.
+    """A kernel from a given gram matrix.
+
+    A token has one feature: the number of its row in ``gram``, a symmetric matrix (n, n).
 
     >>> k = Precomputed(np.array([[2.0, 1.0], [1.0, 2.0]]))
     >>> k(np.array([[1], [0], [1]]), np.array([[0]])).ravel().tolist()
@@ -227,7 +232,7 @@ class Precomputed(Kernel):
         self.gram = gram
 
     def fit(self, x: Any, names: list[str] | None = None) -> Self:
-        """Checks the gram matrix, and that the tokens are numbers of its rows."""
+        """Check the gram matrix, and that the tokens are numbers of its rows."""
         self.check()
         gram = self._matrix()
         if not np.isfinite(gram).all():
@@ -290,15 +295,15 @@ class Precomputed(Kernel):
 
 
 def _in_form_of(z: Any, x: Any) -> Any:
-    """The tokens x dense or CSR, as z is."""
+    """The tokens x as a dense array if z is dense, else as CSR."""
     if sp.issparse(z):
         return x if type(x) is type(z) else type(z)(x)
     return x.toarray() if sp.issparse(x) else x
 
 
 def _real(given: Any, must: str) -> Floats:
-    """An array of float64 from an array, a sparse matrix or a list; an error begins with
-    ``must``."""
+    """An array of float64 from an array, a sparse matrix or a list; the message of an error begins
+    with ``must``."""
     try:
         values = np.asarray(given.toarray() if sp.issparse(given) else given)
     except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""The covariance G of a kernel at given tokens as something to multiply with.
+"""The covariance G of a kernel at given tokens, as something to multiply with.
 
-Whatever stands behind it (a matrix, a factor, explicit features, or the kernel evaluated again each
-time), a model needs products G V, some columns of G, and in the end the function G A as something
-that can be evaluated at new tokens.
+G can be a matrix, a factor, explicit features, or the kernel evaluated again for each product. In
+all cases a model needs three things: products G V, some columns of G, and in the end the function
+G A in a form that can be evaluated at new tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Covariance(ABC):
     """G (n, n) over n tokens."""
 
     size: int
-    #: relative error of squared norms: what is smaller cannot be told from rounding
+    #: relative rounding error of squared norms
     noise = 1e-10
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Matrix(Covariance):
 
 
 class OnDemand(Covariance):
-    """Nothing is held: the kernel is evaluated in blocks for every product."""
+    """No matrix is held: every product evaluates the kernel again, in blocks."""
 
     def __init__(self, kernel: Kernel, tokens: Any, n_jobs: int | None) -> None:
         self.kernel, self.tokens, self.n_jobs = kernel, tokens, n_jobs
@@ -103,7 +103,7 @@ class Factored(Covariance):
 
     def __init__(self, features: Any) -> None:
         self.features = features
-        # scipy multiplies fastest by rows, either way round
+        # scipy multiplies fastest by rows, so both Phi and its transpose are kept in CSR
         self._transposed = features.T.tocsr() if sp.issparse(features) else features.T
         self.size = int(features.shape[0])
 
@@ -119,7 +119,7 @@ class Factored(Covariance):
         """G[:, chosen]."""
         few, every = self.features[chosen], self.features
         if sp.issparse(few):
-            # of many features the chosen tokens have few
+            # the chosen tokens have few of the many features
             used = np.unique(few.indices)
             few, every = few[:, used].toarray(), every[:, used]
         return np.asarray(every @ few.T)
@@ -143,7 +143,7 @@ class Explicit(Factored):
         super().__init__(expansion.transform(tokens))
 
     def function(self, coefficients: Floats) -> Function:
-        """By its weights."""
+        """The function, held as weights of the features."""
         return Expanded(self.expansion, self.weights(coefficients))
 
 
@@ -164,7 +164,7 @@ class LowRank(Factored):
         rng: np.random.Generator | None = None,
         n_jobs: int | None = None,
     ) -> LowRank:
-        """From tokens chosen greedily (pivoted Cholesky), or drawn if there is a generator."""
+        """Landmarks chosen greedily (pivoted Cholesky), or drawn at random if ``rng`` is given."""
         check_some(kernel, tokens, n_jobs)
         if rng is not None:
             return cls(nystrom(kernel, tokens, rank, rng), tokens, n_jobs)
@@ -182,8 +182,10 @@ class LowRank(Factored):
 
 
 class Root(NamedTuple):
-    """A dense root of G (n, r), G = root root', and how functions root b go on to new tokens:
-    k(x, z) (dual b) over the tokens z."""
+    """A dense root (n, r) of G = root root'.
+
+    At a new token x the function root b has the value k(x, z) (dual b), with the kept tokens z.
+    """
 
     kernel: Kernel
     root: Floats
@@ -192,7 +194,7 @@ class Root(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Kernel, tokens: Any, gram: Floats) -> Root:
-        """From a gram matrix; tokens in the span of others are left out."""
+        """The root of a gram matrix; tokens in the span of other tokens are left out."""
         root, kept = thin_root(gram)
         # root[kept] is lower triangular and root[kept] root[kept]' = k(z, z)
         dual = scipy.linalg.solve_triangular(root[kept], np.eye(len(kept)), trans=1, lower=True)
@@ -204,6 +206,6 @@ class Root(NamedTuple):
 
 
 def span(kernel: Kernel, tokens: Any, coefficients: Floats) -> Span:
-    """The function over those tokens that have a coefficient other than zero."""
+    """The function over the tokens whose coefficients are not all 0."""
     kept = np.flatnonzero(coefficients.any(axis=1))
     return Span(kernel, tokens[kept], coefficients[kept])

@@ -1,7 +1,7 @@
-"""Kernels that are inner products of features which can be written out.
+"""Explicit features: maps of tokens to features whose inner products are a kernel.
 
-A model of such a kernel can be trained on the features, without any gram matrix, over a whole
-corpus. An `Expansion` is learned on training tokens and maps any tokens to the same columns.
+A model of such a kernel can be trained on the features of a whole corpus, without a gram matrix. An
+`Expansion` is learned on training tokens and maps any tokens to the same columns.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Expansion(ABC):
     parts: tuple[Expansion, ...] = ()
 
     def transform(self, x: Any) -> Any:
-        """The features of tokens, sparse (CSR) if those are."""
+        """The features of tokens; sparse (CSR) if the tokens are sparse."""
         return self._transform(self._checked(x))
 
     def squared_norms(self, x: Any) -> Floats:
-        """k(x, x) of each row: with the features that training tokens do not have."""
+        """k(x, x) of each row; features that training tokens do not have count too."""
         return self._squared_norms(self._checked(x))
 
     def _checked(self, x: Any) -> Any:
         x = as_matrix(x)
         if x.shape[1] != self.width:
-            raise InputError(f"tokens of {x.shape[1]} features where training had {self.width}")
+            raise InputError(f"tokens of {x.shape[1]} features, but training had {self.width}")
         return x
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Expansion(ABC):
 
 @EXPANSIONS.register
 class Same(Expansion):
-    """The tokens as they are, in float64: products of int8, the type of binary attributes, would
+    """The tokens as they are, in float64: products of int8, the type of binary features, would
     overflow."""
 
     def __init__(self, width: int) -> None:
@@ -133,7 +133,7 @@ class Ones(Expansion):
 
 @EXPANSIONS.register
 class Times(Expansion):
-    """The features of another times the root of a scale."""
+    """The features of another expansion times the root of a scale."""
 
     def __init__(self, inner: Expansion, scale: float) -> None:
         self.parts, self.scale = (inner,), scale
@@ -156,9 +156,9 @@ class Times(Expansion):
 
 @EXPANSIONS.register
 class UnitLength(Expansion):
-    """The features of another, scaled to length 1 in each row.
+    """The features of another expansion, scaled to length 1 in each row.
 
-    The length is that of all features: also of those that training tokens do not have.
+    Features that training tokens do not have count in the length too.
     """
 
     def __init__(self, inner: Expansion) -> None:
@@ -186,7 +186,7 @@ class UnitLength(Expansion):
 
 @EXPANSIONS.register
 class Beside(Expansion):
-    """The features of two, side by side."""
+    """The features of two expansions, side by side."""
 
     def __init__(self, left: Expansion, right: Expansion) -> None:
         if left.width != right.width:
@@ -212,7 +212,7 @@ class Beside(Expansion):
 
 @EXPANSIONS.register
 class Chosen(Expansion):
-    """The features of another on some of the columns."""
+    """The features of another expansion of some of the columns."""
 
     def __init__(self, inner: Expansion, columns: Ints, width: int) -> None:
         if len(columns) != inner.width or ((columns < 0) | (columns >= width)).any():
@@ -236,7 +236,7 @@ class Chosen(Expansion):
 
 
 def inverse_root(squares: Floats) -> Floats:
-    """1 / sqrt(squares), and 0 where that is not above 0.
+    """1 / sqrt(squares), or 0 for squares that are not above 0.
 
     >>> inverse_root(np.array([4.0, 0.0])).tolist()
     [0.5, 0.0]
@@ -246,7 +246,7 @@ def inverse_root(squares: Floats) -> Floats:
 
 
 def width_of(own: Header) -> int:
-    """The number of columns that a header tells."""
+    """The number of columns in a header."""
     return int(number("width", own["width"], low=0, high=2**31, whole=True))
 
 

@@ -20,7 +20,7 @@ FUNCTIONS: Family[Function, [Kernel, int, int]] = Family("function")
 
 @FUNCTIONS.register
 class Span(NamedTuple):
-    """f(x) = sum_j k(x, z_j) a_j over kept tokens z: the kernel is evaluated at those alone."""
+    """f(x) = sum_j k(x, z_j) a_j over kept tokens z_j."""
 
     kernel: Kernel
     tokens: Any  # (m, D)
@@ -64,14 +64,14 @@ class Expanded(NamedTuple):
         """f(x) (N, C)."""
         with np.errstate(over="ignore", invalid="ignore"):
             out = np.asarray(self.expansion.transform(x) @ self.coefficients)
-            # one pass; only if finite numbers overflow in the sum is there no need to complain
+            # a sum is one pass; it can also overflow with finite numbers, which is no error
             if np.isfinite(out.sum()):
                 return out
         bad = np.flatnonzero(~np.isfinite(out).all(axis=1))
         if len(bad):
             raise InputError(
-                f"the scores of row {bad[0]} are not finite: its features are too large, scale "
-                "them as those of the training tokens"
+                f"the scores of row {bad[0]} are not finite: its features are too large. Scale "
+                "them like those of the training tokens"
             )
         return out
 

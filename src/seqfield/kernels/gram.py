@@ -1,6 +1,6 @@
 """Gram matrices in blocks: within a memory budget, on threads, and checked.
 
-Blocks depend on the sizes alone and each is computed by one thread, so every result is
+Blocks depend on the sizes alone, and one thread computes each block. So every result is
 bit-identical for every ``n_jobs``.
 """
 
@@ -23,7 +23,7 @@ from seqfield.kernels._pairs import Pairs, Rows, as_rows, check_finite, not_fini
 
 __all__ = ["apply", "distinct", "gram", "product"]
 
-#: bytes of one temporary array of a block: what stays in cache, and the most
+#: bytes of one temporary array of a block: so that it fits the cache, and at most
 CACHE, BLOCK = 2**22, 2**25
 
 #: rows that are multiplied at once
@@ -42,8 +42,8 @@ ADVICE = (
     '"float32"'
 )
 
-#: tokens whose gram matrix shows whether an untrusted kernel is positive semi-definite: of a matrix
-#: that is there, and where one is formed for that alone
+#: tokens whose gram matrix is checked to be positive semi-definite: if the matrix exists anyway,
+#: and if it is computed for the check alone
 SHOWN, PROBE = 2000, 400
 
 
@@ -57,10 +57,10 @@ def gram(
     n_jobs: int | None = None,
     advice: str = ADVICE,
 ) -> NDArray[Any]:
-    """k(x, z) (N, M) as an array of ``dtype``; z None stands for x.
+    """k(x, z) (N, M) as an array of ``dtype``; if z is None, it is x.
 
-    ``budget`` is the most bytes that the matrix may take; needing more is a `BudgetError` that
-    ends with ``advice``.
+    If the matrix needs more than ``budget`` bytes, a `BudgetError` is raised, whose message ends
+    with ``advice``.
 
     >>> from seqfield.kernels import Linear
     >>> gram(Linear(), np.eye(2), budget=1e6)
@@ -92,7 +92,7 @@ def gram(
     strips = cuts(left.end, right.end)
     _parallel.run(lambda strip: fill(*strip), strips, n_jobs)
     if mirror:
-        # in larger blocks, whose transposes are written in longer runs
+        # mirrored in larger blocks, so that memory is written in longer runs
         _parallel.run(lambda strip: reflect(*strip), even(left.end, MIRROR), n_jobs)
     if same and out.size and not kernel.trusted:
         check_covariance(out, strips)
@@ -148,15 +148,15 @@ def product(g: NDArray[Any], v: Floats, n_jobs: int | None = None) -> Floats:
 
 
 def warm(kernel: Kernel, left: Rows, right: Rows) -> None:
-    """Compute what all blocks share before threads ask for it all at once."""
+    """Compute what all blocks share, before several threads need it at once."""
     if left.end and right.end:
-        with np.errstate(over="ignore", invalid="ignore"):  # which the blocks complain of
+        with np.errstate(over="ignore", invalid="ignore"):  # blocks raise errors for such values
             kernel._value(Pairs(left.part(0, 1), right.part(0, 1)))
 
 
 def cuts(n: int, m: int) -> list[tuple[int, int]]:
-    """Rows of the blocks: temporaries should stay in cache, but blocks of fewer than 64 rows are
-    slow to multiply."""
+    """Rows of the blocks. Temporary arrays should fit the cache, but products of fewer than 64 rows
+    are slow."""
     size = max(CACHE, min(BLOCK, 64 * 8 * m))
     return even(n, max(1, size // (8 * max(m, 1))))
 
@@ -192,7 +192,7 @@ def finite_block(kernel: Kernel, pairs: Pairs) -> Floats:
     """k(x, z), or an `InputError` that names the tokens where it is NaN or infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         block = kernel._value(pairs)
-        # one pass; only if finite numbers overflow in the sum is there no need to complain
+        # a sum is one pass; it can also overflow with finite numbers, which is no error
         if np.isfinite(block.sum()):
             return block
     bad = np.argwhere(~np.isfinite(block))
@@ -226,7 +226,7 @@ def finite_diagonal(kernel: Kernel, x: Any) -> Floats:
 
 
 def check_some(kernel: Kernel, x: Any, n_jobs: int | None = None) -> None:
-    """Check an untrusted kernel at some tokens, where the whole gram matrix is never formed."""
+    """Check an untrusted kernel at some tokens, if the whole gram matrix is never computed."""
     if not kernel.trusted:
         some = x[_spread(x.shape[0], PROBE)]
         gram(kernel, some, budget=8.0 * PROBE**2, n_jobs=n_jobs)
@@ -259,14 +259,15 @@ def check_covariance(g: NDArray[Any], strips: list[tuple[int, int]]) -> None:
 
 
 def _check_definite(g: NDArray[Any], largest: float, tol: float) -> None:
-    """Raise an `InputError` if an eigenvalue is below -tol of about the largest.
+    """Raise an `InputError` if an eigenvalue is below -tol times about the largest one.
 
-    With that added to all of them there is a Cholesky factor, at a fraction of the cost of
-    eigenvalues. The largest is at least |G|^2 / tr(G), their mean weighted by themselves.
+    If that amount is added to the diagonal, a Cholesky factor must exist. This test costs a
+    fraction of the eigenvalues. The largest eigenvalue is at least |G|^2 / tr(G), the mean of the
+    eigenvalues weighted by themselves.
     """
     rows = np.ix_(*2 * [_spread(len(g), SHOWN)])
     some = g[rows].astype(np.float64, copy=False)
-    some /= largest  # squares cannot overflow
+    some /= largest  # so that squares do not overflow
     trace = float(np.trace(some))
     if trace <= 0.0:  # no entry is larger, then
         return
@@ -280,5 +281,5 @@ def _check_definite(g: NDArray[Any], largest: float, tol: float) -> None:
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:
-    """At most so many of n rows, evenly spread."""
+    """At most ``most`` of n rows, evenly spread."""
     return np.linspace(0, n - 1, min(most, n)).astype(np.int64)

@@ -1,13 +1,14 @@
-"""`Graph`: a kernel over the tokens of a nearest-neighbour graph, labelled and unlabelled ones.
+"""`Graph`: a kernel over the labelled and unlabelled tokens of a nearest-neighbour graph.
 
 The eigenvectors u_j of the graph's Laplacian, in the order of their eigenvalues l_j, are functions
-on the tokens from smooth to rough. With a falling r the kernel
+on the tokens from smooth to rough. Let r be a falling function. The kernel
 
     k(x, z) = sum_j r(l_j) u_j(x) u_j(z)
 
-asks for functions that change little between neighbours, so unlabelled tokens say where labels may
-change. It knows the tokens it was fitted with; any other is placed by its neighbours, with a
-warning. The spectrum does not depend on the parameters of r and is computed once.
+prefers functions that change little between neighbours. So unlabelled tokens say where labels may
+change. The kernel knows the tokens that it was fitted with. Any other token is placed by its
+neighbours, with a warning. The spectrum does not depend on the parameters of r and is computed
+once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from seqfield.persist import Arrays, Header, State, prefixed, under
 
 Ints = NDArray[np.int64]
 
-#: most bytes that an eigendecomposition may take
+#: the largest memory in bytes for an eigendecomposition
 BUDGET = 4 * 2**30
 
 #: constructor arguments with a few possible values
@@ -44,36 +45,43 @@ CHOICES = {
 
 
 class ExtensionWarning(UserWarning):
-    """Tokens that are not in the graph are placed by their neighbours, which is approximate."""
+    """Tokens outside the graph are placed by their neighbours, which is approximate."""
 
 
 class GraphWarning(UserWarning):
-    """The graph can tell little or nothing about the labels."""
+    """The graph says little or nothing about the labels."""
 
 
 @KERNELS.register
 class Graph(Kernel):
-    """sum_j r(l_j) u_j(x) u_j(z) over the Laplacian's spectrum of a nearest-neighbour graph.
+    """Graph kernel: sum_j r(l_j) u_j(x) u_j(z) over the Laplacian's spectrum of a neighbour graph.
 
     Parameters
     ----------
-    n_neighbors : tokens are neighbours if one is among the n nearest of the other
-    laplacian : "combinatorial" D - W or "normalized" I - D^-1/2 W D^-1/2. The normalised one is the
-        better choice in many dimensions, where some tokens are neighbours of hundreds
-    transform : "inverse" r(l) = 1 / (l + shift), or "diffusion" r(l) = exp(-time l)
-    shift, time : of the transform, can be learned; functions that are constant on a connected part
-        of the graph have prior variance 1 / shift
-    n_components : only the m smoothest eigenvectors, all if there are no more. None: all of up to
-        3,000 distinct tokens, else 300
-    weights : W is 1 between neighbours ("binary") or exp(-d^2 / (2 s^2)) with s the median
-        distance of neighbours ("heat")
+    n_neighbors : a whole number of at least 1. Two tokens are neighbours if one is among the
+        n_neighbors nearest tokens of the other. Raise it if the graph falls apart
+    laplacian : "combinatorial" for D - W, or "normalized" for I - D^-1/2 W D^-1/2. Use "normalized"
+        in many dimensions, where some tokens are neighbours of hundreds of others
+    transform : "inverse" for r(l) = 1 / (l + shift), or "diffusion" for r(l) = exp(-time l)
+    shift : parameter of "inverse", above 0; can be learned. A function that is constant on a
+        connected part of the graph has prior variance 1 / shift
+    time : parameter of "diffusion", at least 0; can be learned. Raise it for smoother functions
+    n_components : how many of the smoothest eigenvectors to keep, at least 1. None keeps all for up
+        to 3,000 distinct tokens, else 300. Lower it to save time and memory
+    weights : weights W between neighbours: "binary" for 1, or "heat" for exp(-d^2 / (2 s^2)), where
+        s is the median distance of neighbours
     metric : "euclidean" or "cosine"
 
-    `fit` takes all tokens, labelled and unlabelled, dense or CSR; equal tokens are one. Between the
-    n distinct ones it costs at most O(n^2 D) for neighbours (less in few dimensions), then O(n^3)
-    time and 32 n^2 bytes for all eigenvectors or some 100 m products with the graph and 32 n m
-    bytes for m; more than 4 GiB are a `BudgetError`. The kernel holds the tokens, 8 n m bytes
-    and the graph; features of N tokens are 8 N m bytes.
+    Call `fit` with all tokens, labelled and unlabelled, dense or CSR. Equal tokens count as one.
+    Costs for n distinct tokens and m eigenvectors:
+
+    * neighbours: at most O(n^2 D) time, less in few dimensions;
+    * all eigenvectors: O(n^3) time and 32 n^2 bytes;
+    * m eigenvectors: about 100 m products with the graph and 32 n m bytes;
+    * the fitted kernel: the tokens, the graph and 8 n m bytes;
+    * features of N tokens: 8 N m bytes.
+
+    If the eigenvectors need more than 4 GiB, a `BudgetError` is raised.
 
     The kernel of the galaxy experiment of Lafferty, Zhu and Liu (2004) is ``10 * Graph()``.
 
@@ -114,7 +122,7 @@ class Graph(Kernel):
     def _check(self) -> None:
         number("Graph: n_neighbors", self.n_neighbors, low=1, whole=True)
         if number("Graph: shift", self.shift, low=0) == 0:
-            raise InputError("Graph: shift must be above 0: without it, constants have no bound")
+            raise InputError("Graph: shift must be above 0, else constants have infinite variance")
         number("Graph: time", self.time, low=0)
         if self.n_components is not None:
             number("Graph: n_components", self.n_components, low=1, whole=True)
@@ -150,17 +158,17 @@ class Graph(Kernel):
     def _fitted(self) -> tuple[Neighbours, Spectrum]:
         if not hasattr(self, "_graph"):
             raise CapabilityError(
-                "a graph kernel is over the tokens it is fitted with: call fit(x) with all "
-                "tokens, labelled and unlabelled, and use the kernel that it returns"
+                "a graph kernel knows only the tokens that it was fitted with: call fit(x) with "
+                "all tokens, labelled and unlabelled, and use the kernel that fit returns"
             )
         return self._graph, self._spectrum
 
     def in_graph(self, x: Any) -> NDArray[np.bool_]:
-        """True for each token that is in the graph (N,); others are extended to."""
+        """Whether each token is in the graph (N,). Others are placed by their neighbours."""
         return np.asarray(self._fitted()[0].locate(as_matrix(x)) >= 0)
 
     def components(self, x: Any) -> Ints:
-        """Which connected part of the graph each token is in (N,), -1 if it is not in the graph."""
+        """The number of the connected part of each token (N,), -1 if it is not in the graph."""
         graph, _ = self._fitted()
         numbers = graph.locate(as_matrix(x))
         return np.where(numbers >= 0, graph.parts[numbers], -1)
@@ -170,7 +178,7 @@ class Graph(Kernel):
     def _basis(self, rows: Rows) -> Floats:
         """u_j(x) (N, m); a fresh array."""
         graph, spectrum = self._fitted()
-        # looked up once for all tokens, however many blocks ask: one warning, too
+        # looked up once for all tokens, not once for each block; so there is one warning
         numbers = rows.keep(graph, self._locate).astype(np.int64)
         out = spectrum.vectors[numbers]
         others = numbers < 0
@@ -184,8 +192,8 @@ class Graph(Kernel):
         if others:
             warnings.warn(
                 f"{others} of {len(numbers)} tokens are not in the graph and are placed by their "
-                "neighbours, which is approximate; it is exact to fit with them as unlabelled "
-                "sequences (y None)",
+                "neighbours, which is approximate. For exact results, give them to fit as "
+                "unlabelled sequences (y None)",
                 ExtensionWarning,
                 stacklevel=2,
             )
@@ -235,7 +243,7 @@ class Graph(Kernel):
         return [squares @ slope for slope in self._slopes()]
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
-        """u_j(x) sqrt(r(l_j)); None if there are more of them than tokens."""
+        """u_j(x) sqrt(r(l_j)); None if there are more such features than tokens."""
         _, spectrum = self._fitted()
         n, m = as_matrix(x).shape[0], len(spectrum.values)
         if m > n:
@@ -296,7 +304,7 @@ class GraphFeatures(Expansion):
 
 
 class Diagnosis(NamedTuple):
-    """Whether a graph can carry labels."""
+    """How well the labels agree with the graph."""
 
     agreement: float  #: share of neighbour pairs with equal labels; NaN if no pair has two labels
     chance: float  #: what labels that do not depend on the graph would give
@@ -306,10 +314,10 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(graph: Graph, x: Any, codes: Any) -> Diagnosis:
-    """Compare the labels of neighbours, and warn if the fitted graph can tell nothing about them.
+    """Compare the labels of neighbours; warn if the fitted graph says nothing about the labels.
 
-    ``codes`` (N,) are the labels of the tokens x, -1 where unknown. A token of several labels has
-    a share of each. Warnings are `GraphWarning`.
+    ``codes`` (N,) holds the label of each token of x, or -1 if it is not known. If equal tokens
+    have several labels, each label has a share. Warnings are `GraphWarning`.
 
     >>> x = np.linspace(0, 1, 40)[:, None]
     >>> found = diagnose(Graph(n_neighbors=3).fit(x), x, np.arange(40) // 20)
@@ -331,11 +339,11 @@ def diagnose(graph: Graph, x: Any, codes: Any) -> Diagnosis:
     reached = np.zeros(n_parts, bool)
     reached[neighbours.parts[labelled]] = True
     left_out = int((~reached[neighbours.parts]).sum())
-    # with few labels the error is too large to say anything
+    # with few labels the standard error is too large for a warning
     if len(labels) > 1 and agreement <= chance + 2.0 * error and 4.0 * error < 1.0 - chance:
         _warn(
             f"the graph tells nothing about the labels: {agreement:.1%} of neighbours have equal "
-            f"labels where chance gives {chance:.1%}. Use other features, metric= or n_neighbors="
+            f"labels, and chance gives {chance:.1%}. Use other features, metric= or n_neighbors="
         )
     if left_out:
         _warn(
@@ -345,8 +353,8 @@ def diagnose(graph: Graph, x: Any, codes: Any) -> Diagnosis:
         )
     if n_parts > len(labels) > 0:
         _warn(
-            f"the graph falls apart into {n_parts} connected parts where there are {len(labels)} "
-            "labels: nothing learned in one part helps in another. Use a larger n_neighbors="
+            f"the graph falls apart into {n_parts} connected parts, but there are {len(labels)} "
+            "labels: what one part learns does not help another. Use a larger n_neighbors="
         )
     return Diagnosis(agreement, chance, n_parts, n_parts - int(reached.sum()), error)
 

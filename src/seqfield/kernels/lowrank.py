@@ -16,15 +16,15 @@ from seqfield.linalg.factor import eigen_factor
 
 Ints = NDArray[np.int64]
 
-#: variances that rounding leaves below 0 are not below this part of the largest
+#: variances below minus this share of the largest are no rounding error
 NEGATIVE = 1e-6
 
 
 class Landmarks(NamedTuple):
     """Features phi(x) = k(x, z) dual of tokens, from chosen tokens z (Nystrom).
 
-    dual' k(z, z) dual = I, so phi(x) . phi(z_j) = k(x, z_j): exact at the chosen tokens, and
-    everywhere if those are all distinct tokens.
+    dual' k(z, z) dual = I, so phi(x) . phi(z_j) = k(x, z_j). The features are exact at the chosen
+    tokens, and everywhere if all distinct tokens are chosen.
 
     >>> from seqfield.kernels import RBF
     >>> x = np.array([[0.0], [1.0], [5.0]])
@@ -44,7 +44,7 @@ class Landmarks(NamedTuple):
 
 
 class Pivots(NamedTuple):
-    """Tokens chosen one after the other, and the factor that they give."""
+    """The result of `pivoted_cholesky`: chosen tokens, and a factor of the gram matrix."""
 
     chosen: Ints  # (r,)
     factor: Floats  # (N, r): k(x, x) is about factor factor'
@@ -69,10 +69,11 @@ def nystrom(kernel: Kernel, x: Any, rank: int, rng: np.random.Generator) -> Land
 
 
 def pivoted_cholesky(kernel: Kernel, x: Any, rank: int, tol: float = 1e-10) -> Pivots:
-    """Choose tokens greedily by the largest diagonal entry of what is not yet explained.
+    """Pivoted Cholesky factor: choose the token of largest remaining variance, again and again.
 
-    Ends at ``rank`` tokens, or where the largest entry is at most ``tol`` of the largest k(x, x).
-    Takes O(N rank^2) time and (N, rank) memory; the gram matrix is never formed.
+    It ends at ``rank`` tokens, or if the largest remaining variance is at most ``tol`` times the
+    largest k(x, x). It takes O(N rank^2) time and (N, rank) memory; the gram matrix is never
+    formed.
 
     >>> from seqfield.kernels import Linear
     >>> found = pivoted_cholesky(Linear(), np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), 3)
@@ -86,7 +87,7 @@ def pivoted_cholesky(kernel: Kernel, x: Any, rank: int, tol: float = 1e-10) -> P
     left = finite_diagonal(kernel, rows.matrix).astype(np.float64)
     n, largest = len(left), float(left.max(initial=0.0))
     floor = tol * largest
-    # columns of the factor as rows: each is read and written in one run
+    # columns of the factor are stored as rows, so that each lies in one piece of memory
     factor = np.empty((min(rank, n), n))
     chosen: list[int] = []
     for r in range(len(factor)):
@@ -101,7 +102,7 @@ def pivoted_cholesky(kernel: Kernel, x: Any, rank: int, tol: float = 1e-10) -> P
         left -= column**2
         left[t] = 0.0
         chosen.append(t)
-    # what is left of k(x, x) is a variance, if rounding leaves it one
+    # the remaining diagonal is a variance, so it is not negative except for rounding
     if left.min(initial=0.0) < -NEGATIVE * largest:
         raise InputError(
             f"the kernel is not positive semi-definite: given {len(chosen)} others, token "

@@ -16,16 +16,16 @@ from seqfield.kernels._distinct import distinct
 from seqfield.kernels._pairs import Pairs, as_matrix, squared_norms
 from seqfield.kernels.explicit import Expansion, inverse_root
 
-#: rows whose distances are looked at for the length scale "auto"
+#: rows whose distances give the length scale "auto"
 SAMPLE = 500
 
-#: k(x, x) that rounding leaves below 0 are not below this part of the largest
+#: k(x, x) below minus this share of the largest is no rounding error
 NEGATIVE = 1e-6
 
 
 @KERNELS.register
 class Linear(Kernel):
-    """k(x, z) = x . z
+    """Linear kernel: k(x, z) = x . z
 
     >>> Linear()(np.array([[1.0, 2.0], [0.0, 1.0]]))
     array([[5., 2.],
@@ -48,7 +48,12 @@ class Linear(Kernel):
 
 @KERNELS.register
 class Constant(Kernel):
-    """k(x, z) = value
+    """Constant kernel: k(x, z) = value
+
+    Parameters
+    ----------
+    value : at least 0; can be learned. Add the kernel to another one to give functions an offset;
+        a larger value lets the offset be larger
 
     >>> (Linear() + 2.0)(np.array([[1.0], [3.0]]))
     array([[ 3.,  5.],
@@ -73,13 +78,19 @@ class Constant(Kernel):
         return np.full(x.shape[0], float(self.value))
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
-        """One column, the same for all tokens."""
+        """One column with the same value for all tokens."""
         return explicit.Ones(as_matrix(x).shape[1], float(self.value))
 
 
 @KERNELS.register
 class Polynomial(Kernel):
-    """k(x, z) = (x . z + coef0) ** degree
+    """Polynomial kernel: k(x, z) = (x . z + coef0) ** degree
+
+    Parameters
+    ----------
+    degree : a whole number of at least 1. Degree 2 uses pairs of features, degree 3 triples. Raise
+        it if combinations of features matter
+    coef0 : at least 0; can be learned. A larger value gives more weight to low powers of x . z
 
     >>> Polynomial(degree=2)(np.array([[1.0, 1.0], [0.0, 1.0]]))
     array([[9., 4.],
@@ -108,7 +119,8 @@ class Polynomial(Kernel):
         return whole_power(squared_norms(x) + self.coef0, self.degree)
 
     def expansion(self, x: Any, budget: float = math.inf) -> Expansion | None:
-        """For sparse tokens of ones, up to degree 3: a constant, the features, pairs, triples."""
+        """A constant, features, pairs and triples: for degree 1, and for sparse tokens of 0 and 1
+        up to degree 3."""
         x, c = as_matrix(x), float(self.coef0)
         if self.degree == 1:
             return explicit.Beside(explicit.Ones(x.shape[1], c), explicit.Same(x.shape[1]))
@@ -118,7 +130,7 @@ class Polynomial(Kernel):
 
 
 class _Stationary(Kernel):
-    """A function of the distance over a length scale."""
+    """Base class of kernels that depend on |x - z| / length_scale alone."""
 
     _positive: tuple[str, ...] = ("length_scale",)
     length_scale: float | str
@@ -136,8 +148,8 @@ class _Stationary(Kernel):
     def _scale(self) -> float:
         if isinstance(self.length_scale, str):
             raise InputError(
-                f"{type(self).__name__}: length_scale 'auto' is set by fit(x); "
-                "fit the kernel first or give a number"
+                f"{type(self).__name__}: length_scale 'auto' is set by fit(x): "
+                "fit the kernel first, or give a number"
             )
         return float(self.length_scale)
 
@@ -156,9 +168,13 @@ class _Stationary(Kernel):
 
 @KERNELS.register
 class RBF(_Stationary):
-    """k(x, z) = exp(-|x - z|^2 / (2 length_scale^2))
+    """RBF (squared exponential) kernel: k(x, z) = exp(-|x - z|^2 / (2 length_scale^2))
 
-    The length scale "auto" is the median distance of training tokens, set by `fit`.
+    Parameters
+    ----------
+    length_scale : above 0, or "auto" (the median distance of training tokens, set by `fit`); can be
+        learned. Functions change over distances of about this size: lower it for functions that
+        vary faster
 
     >>> RBF(1.0)(np.array([[0.0], [2.0]])).round(3)
     array([[1.   , 0.135],
@@ -179,7 +195,14 @@ class RBF(_Stationary):
 
 @KERNELS.register
 class Matern(_Stationary):
-    """The Matern kernel of smoothness nu: 0.5, 1.5 or 2.5.
+    """Matern kernel, for functions that are less smooth than those of `RBF`.
+
+    Parameters
+    ----------
+    length_scale : above 0, or "auto" (the median distance of training tokens, set by `fit`); can be
+        learned. Functions change over distances of about this size: lower it for functions that
+        vary faster
+    nu : smoothness: 0.5, 1.5 or 2.5. Lower it for rougher functions
 
     >>> Matern(1.0, nu=0.5)(np.array([[0.0], [1.0]])).round(3)
     array([[1.   , 0.368],
@@ -223,7 +246,16 @@ class Matern(_Stationary):
 
 @KERNELS.register
 class RationalQuadratic(_Stationary):
-    """k(x, z) = (1 + |x - z|^2 / (2 alpha length_scale^2)) ** -alpha
+    """Rational quadratic kernel: k(x, z) = (1 + |x - z|^2 / (2 alpha length_scale^2)) ** -alpha
+
+    It is a mixture of `RBF` kernels of different length scales.
+
+    Parameters
+    ----------
+    length_scale : above 0, or "auto" (the median distance of training tokens, set by `fit`); can be
+        learned. Functions change over distances of about this size: lower it for functions that
+        vary faster
+    alpha : above 0; can be learned. Lower it for a wider mixture of length scales
 
     >>> RationalQuadratic(1.0, alpha=0.5)(np.array([[0.0], [2.0]])).round(3)
     array([[1.   , 0.447],
@@ -259,9 +291,9 @@ class RationalQuadratic(_Stationary):
 
 @KERNELS.register
 class Normalized(Kernel):
-    """k(x, z) / sqrt(k(x, x) k(z, z)): the cosine of a kernel, 0 where a token has k(x, x) = 0.
+    """Normalised kernel (cosine): k(x, z) / sqrt(k(x, x) k(z, z)).
 
-    A function or a given matrix with k(x, x) < 0 is refused.
+    The value is 0 for a token with k(x, x) = 0. A kernel with k(x, x) < 0 raises an `InputError`.
 
     >>> Normalized(Linear())(np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]]))
     array([[1. , 0.8, 0. ],
@@ -275,9 +307,9 @@ class Normalized(Kernel):
         self.kernel = kernel
 
     def _squares(self, x: Any) -> Floats:
-        """k(x, x) of each row, at least 0 but for rounding."""
+        """k(x, x) of each row; an `InputError` if one is below 0 by more than rounding."""
         out = self.kernel._diagonal(x)
-        # with nothing but 0 for such tokens, nobody would see that it is no covariance
+        # values of 0 for such tokens would hide that the kernel is no covariance
         floor = -NEGATIVE * np.abs(out).max(initial=0.0)
         if not self.kernel.trusted and out.min(initial=0.0) < floor:
             t = int(out.argmin())
@@ -337,7 +369,7 @@ def whole_power(values: Floats, exponent: int) -> Floats:
     array([ 32., 243.])
     """
     n = int(exponent)
-    odd: Floats | None = None  # the product of the powers whose bits are set so far
+    odd: Floats | None = None  # the product of the powers for the bits set so far
     while n > 1:
         if n % 2:
             odd = values.copy() if odd is None else odd * values
@@ -349,7 +381,8 @@ def whole_power(values: Floats, exponent: int) -> Floats:
 
 
 def median_distance(x: Any) -> float:
-    """Median distance of at most 500 distinct rows, drawn with a fixed seed; 1 if there is none."""
+    """Median distance of at most 500 distinct rows, drawn with a fixed seed; 1 if there is no
+    distance."""
     first, _ = distinct(x)
     if len(first) > SAMPLE:
         first = np.sort(np.random.default_rng(0).choice(first, SAMPLE, replace=False))

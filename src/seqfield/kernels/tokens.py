@@ -1,4 +1,4 @@
-"""The distinct tokens of a training set: what gram matrices are over."""
+"""The distinct tokens of a training set, over which gram matrices are computed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from seqfield.sequences import Sequences
 
 
 class Tokens(NamedTuple):
-    """The distinct tokens of a training set: their rows, where each comes first, and the number
-    of each token among them."""
+    """The distinct tokens of a training set: their rows, the first place of each, and the
+    distinct token that each token is equal to."""
 
     x: Any
     first: NDArray[np.int64]

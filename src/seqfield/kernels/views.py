@@ -1,5 +1,4 @@
-"""Kernels of tokens that are seen in another way: some of their columns, or columns that weigh
-more than others."""
+"""Kernels of changed tokens: of some columns, or of columns with weights."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ Ints = NDArray[np.int64]
 
 
 class _View(Kernel):
-    """A kernel of what `seen` makes of tokens."""
+    """Base class: an inner kernel of the tokens that `seen` returns."""
 
     _parts = ("kernel",)
     kernel: Kernel
 
     @abstractmethod
     def _key(self, width: int) -> bytes:
-        """What tells it from other views of tokens of this many features."""
+        """A key that distinguishes this view of tokens with ``width`` features from other views."""
 
     def _seen(self, pairs: Pairs) -> Pairs:
         width = pairs.left_rows.whole.matrix.shape[1]
@@ -49,9 +48,13 @@ class _View(Kernel):
 
 @KERNELS.register
 class Columns(_View):
-    """A kernel of some of the columns: a slice, numbers, or a prefix of feature names.
+    """A kernel of some of the columns.
 
-    A prefix is looked up by `fit`, which gets the names.
+    Parameters
+    ----------
+    kernel : the kernel of these columns
+    columns : a slice, a list of column numbers, or a prefix of feature names. `fit` finds the
+        columns whose names start with the prefix
 
     >>> from seqfield.kernels import Linear
     >>> k = Columns(Linear(), "w=").fit(np.eye(3), names=["w=a", "tag=N", "w=b"])
@@ -114,11 +117,11 @@ class Columns(_View):
         found = found.astype(np.int64)
         outside = found[(found < -width) | (found >= width)]
         if len(outside):
-            raise InputError(f"Columns: column {outside[0]} of tokens that have {width}")
+            raise InputError(f"Columns: no column {outside[0]}: tokens have {width} columns")
         return np.where(found < 0, found + width, found)
 
     def seen(self, x: Any) -> Any:
-        """The columns alone."""
+        """The chosen columns of the tokens."""
         return x[:, self._numbers(x.shape[1])]
 
     def _key(self, width: int) -> bytes:
@@ -154,10 +157,16 @@ class Columns(_View):
 
 @KERNELS.register
 class InverseFrequency(_View):
-    """A kernel of tokens in which rare features weigh more: feature j times f_j^-power.
+    """A kernel of weighted features, in which rare features weigh more.
 
-    f_j is the share of training tokens in which the feature is not 0, counted by `fit` with one
-    token more that has all of them. A common factor leaves the mean of |x|^2 as it is.
+    Feature j is multiplied by f_j^-power. f_j is the share of training tokens in which feature j is
+    not 0; `fit` counts one more token that has all features. A common factor keeps the mean of
+    |x|^2.
+
+    Parameters
+    ----------
+    kernel : the kernel of the weighted features
+    power : at least 0. 0 weighs all features alike; raise it to give rare features more weight
 
     >>> from seqfield.kernels import Linear
     >>> x = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
@@ -188,10 +197,10 @@ class InverseFrequency(_View):
 
     def _fitted(self, width: int) -> Floats:
         if self._weights is None:
-            raise InputError("InverseFrequency: the weights are those of fit(x); fit it first")
+            raise InputError("InverseFrequency: fit(x) sets the weights; fit the kernel first")
         if len(self._weights) != width:
             raise InputError(
-                f"InverseFrequency: tokens of {width} features where fit had {len(self._weights)}"
+                f"InverseFrequency: tokens of {width} features, but fit had {len(self._weights)}"
             )
         return self._weights
 

@@ -1,7 +1,7 @@
-"""JAX behind one door: its import, float64 in a scope of its own, and what the device can do.
+"""The one import of JAX: float64 in a scoped context, and checks of the device.
 
-Whatever uses JAX imports it from here or in a file of the same name, so that a plain install works
-without it and says what is missing when asked for it.
+Code that uses JAX imports it from here, or lies in a file of the same name. So a plain install
+works without JAX, and an error names what is missing when JAX is asked for.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
     "unroll",
 ]
 
-# without types, so that checks do not depend on the version of JAX, nor on its being there
+# without types, so that type checks do not depend on whether and which JAX is installed
 jax: Any = _jax
 jit, jnp, lax = jax.jit, jax.numpy, jax.lax
 
-#: steps of a scan that are compiled into one: fewer launches on accelerators, whose launches cost
-#: more than the steps, and short compilation on CPUs
+#: steps of a scan that are compiled into one. On accelerators a launch costs more than a step, so
+#: fewer launches are better; on CPUs a short compilation is better
 UNROLL = 8
 
 
@@ -63,7 +63,7 @@ def check_device() -> None:
     """Raise a `CapabilityError` unless there is a device that computes in float64."""
     try:
         device = jax.devices()[0]
-    except Exception as error:  # each backend fails in a way of its own
+    except Exception as error:  # every backend fails with another error
         asked = os.environ.get("JAX_PLATFORMS", "")
         raise CapabilityError(
             f"engine='jax': JAX finds no device (JAX_PLATFORMS={asked}): use engine='numba', or "
@@ -79,7 +79,7 @@ def check_device() -> None:
 
 
 def free_bytes(device: Any) -> float:
-    """What a device has left; infinite if it does not say."""
+    """Free memory of a device in bytes; infinite if it does not tell."""
     stats = device.memory_stats()
     if stats is None and device.platform == "cpu":
         return _free_on_host()
@@ -97,8 +97,8 @@ def _free_on_host() -> float:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether JAX raised this for want of memory."""
-    # of a class that has no public name in all versions
+    """Whether JAX raised this error because memory ran out."""
+    # its class has no public name in some versions
     return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
 
 

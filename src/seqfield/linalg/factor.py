@@ -12,7 +12,7 @@ from seqfield.errors import InputError
 
 Floats = NDArray[np.float64]
 
-#: what is added to the diagonal, as parts of its mean, until there is a Cholesky factor
+#: jitter: shares of the mean diagonal that are added to it until there is a Cholesky factor
 JITTER = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
@@ -24,7 +24,7 @@ class Factor(NamedTuple):
 
 
 def eigen_factor(gram: Floats, tol: float = 1e-10) -> Factor:
-    """The factor by eigenvectors, leaving out eigenvalues below ``tol`` of the largest.
+    """The factor by eigenvectors, without eigenvalues below ``tol`` times the largest.
 
     O(N^3) time, two more matrices of the size of G.
 
@@ -41,8 +41,10 @@ def eigen_factor(gram: Floats, tol: float = 1e-10) -> Factor:
 
 
 def lower_factor(matrix: Floats) -> Floats:
-    """The lower triangular K of a positive definite matrix, H = K K', or an `InputError`: rounding
-    leaves none where its entries are too far apart.
+    """The lower triangular Cholesky factor K of a positive definite matrix H = K K'.
+
+    If there is no factor, an `InputError` is raised. Rounding may be the cause if the entries of H
+    differ too much in size.
 
     >>> lower_factor(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
@@ -57,8 +59,9 @@ def lower_factor(matrix: Floats) -> Floats:
 
 
 def cholesky_factor(gram: Floats) -> Factor:
-    """The lower triangular factor of G, or of G with at most 1e-6 of its mean diagonal added to
-    the diagonal: what rounding takes from singular matrices.
+    """The lower triangular factor of G, with at most 1e-6 of the mean diagonal added as jitter.
+
+    Jitter is added only if it is needed, because of rounding in singular matrices.
 
     O(N^3) time, several times less than `eigen_factor`; two more matrices of the size of G.
 
@@ -73,7 +76,7 @@ def cholesky_factor(gram: Floats) -> Factor:
         matrix = np.array(gram, dtype=np.float64, order="F")
         matrix[np.diag_indices_from(matrix)] += part * mean
         root, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
-        # a singular matrix may pass with a pivot of rounding errors, of which the dual has 1 / it
+        # a pivot of a singular matrix may be a rounding error, and the dual contains its inverse
         if failed == 0 and np.diagonal(root).min() ** 2 > 0.5 * JITTER[1] * mean:
             inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
             return Factor(root, inverse.T)

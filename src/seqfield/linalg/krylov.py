@@ -1,4 +1,4 @@
-"""Linear systems and determinants of operators that are known by their products alone."""
+"""Linear systems and determinants of operators that are given by their products."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from seqfield.errors import InputError
 from seqfield.linalg.factor import lower_factor
 
 Floats = NDArray[np.float64]
-#: rows (k, n) -> the operator applied to each of them
+#: maps rows (k, n) to the operator applied to each row
 Multiply = Callable[[Floats], Floats]
 
 #: numbers that the bases of the Lanczos recursions may take at once: 256 MiB
 BASIS = 2**25
-#: steps between two looks at whether a quadrature has settled
+#: steps between two checks of whether a quadrature has converged
 PERIOD = 5
 
 
 class Solution(NamedTuple):
-    """Solutions in the shape of the right-hand sides; for each whether a direction of negative
-    curvature ended it; and the number of iterations of the slowest."""
+    """Solutions in the shape of the right-hand sides; whether each ended at a direction of negative
+    curvature; and the largest number of iterations."""
 
     x: Floats
     negative: NDArray[np.bool_]
@@ -48,10 +48,11 @@ def conjugate_gradients(
 ) -> Solution:
     """Solve A x = b for one right-hand side (n,) or for each of several (k, n).
 
-    A is self-adjoint in the inner product <u, v> = u . dual(v), by default the plain one. Each
-    row has its own coefficients and is left alone once its residual is below ``tol`` of |b|; only
-    the others are multiplied. A row that meets a direction d with <d, A d> <= 0 ends there: at the
-    first iteration with x = d = b, a direction of descent for a truncated Newton step.
+    A is self-adjoint in the inner product <u, v> = u . dual(v), by default the plain one. Each row
+    has its own coefficients. A row is finished when its residual is below ``tol`` times |b|, and
+    then it is not multiplied any more. A row also ends at a direction d of negative curvature, that
+    is <d, A d> <= 0. At the first iteration it then ends with x = d = b, which is a descent
+    direction for a truncated Newton step.
 
     >>> a = np.array([[2.0, 1.0], [1.0, 3.0]])
     >>> conjugate_gradients(lambda v: v @ a, np.array([3.0, 4.0])).x.round(6)
@@ -97,10 +98,10 @@ def lanczos_log_determinant(
     """log det A of a symmetric positive definite A by stochastic Lanczos quadrature.
 
     log det A = E[z' log(A) z] over Rademacher vectors z, the rows of ``probes`` (k, n). Each
-    term is |z|^2 sum_j v_j^2 log(l_j) with l_j the eigenvalues of the tridiagonal matrix of a
-    Lanczos recursion from z and v_j the first entries of its eigenvectors (Golub and Meurant).
-    Every new vector is made orthogonal to all before: without, eigenvalues come twice. The
-    recursion ends after ``steps``, or where no term moves by more than ``tol`` of the largest.
+    term is |z|^2 sum_j v_j^2 log(l_j). The l_j are the eigenvalues of the tridiagonal matrix of a
+    Lanczos recursion from z, and the v_j the first entries of its eigenvectors (Golub and Meurant).
+    Every new vector is made orthogonal to all earlier ones; otherwise eigenvalues appear twice. The
+    recursion ends after ``steps``, or when no term changes by more than ``tol`` times the largest.
 
     >>> probes = np.array([[1.0, 1.0], [1.0, -1.0]])
     >>> found = lanczos_log_determinant(lambda v: v * [1.0, np.e], probes)
@@ -114,8 +115,10 @@ def lanczos_log_determinant(
 
 
 def inverse_root(multiply: Multiply, z: Floats, steps: int = 300, tol: float = 1e-8) -> Floats:
-    """A^(-1/2) z for each row of z (k, n) and a symmetric positive definite A: with z ~ N(0, I),
-    draws of covariance A^-1. The recursion ends where z' A^(-1/2) z has settled to ``tol``.
+    """A^(-1/2) z for each row of z (k, n) and a symmetric positive definite A.
+
+    With z ~ N(0, I), the results are draws of covariance A^-1. The Lanczos recursion ends when
+    z' A^(-1/2) z has converged to ``tol``.
 
     >>> inverse_root(lambda v: v * [1.0, 4.0], np.array([[1.0, 1.0]])).round(6)
     array([[1. , 0.5]])
@@ -143,8 +146,8 @@ class _Function(NamedTuple):
 
 
 class _Basis(NamedTuple):
-    """Of each row: orthonormal vectors (k, steps, n), the tridiagonal matrix that A is in them,
-    and how many of them there are."""
+    """For each row: orthonormal vectors (k, steps, n), the tridiagonal matrix of A in this basis,
+    and the number of vectors."""
 
     vectors: Floats
     alpha: Floats
@@ -181,8 +184,10 @@ def _by_lanczos(
 
 
 class _Settled(NamedTuple):
-    """When a recursion may end: no term (of a row's tridiagonal matrix) moves by more than ``tol``
-    of the largest."""
+    """The end of a recursion: no term changes by more than ``tol`` times the largest.
+
+    A term is a function of a row's tridiagonal matrix.
+    """
 
     term: Callable[[Floats, Floats, int], float]
     tol: float
@@ -203,10 +208,10 @@ def _recursion(multiply: Multiply, z: Floats, steps: int, rule: _Settled | None)
         scale = np.sqrt(np.einsum("ij,ij->i", w, w))
         for i, row in enumerate(rows):
             seen = basis[row, : j + 1]
-            for _ in range(2):  # the second pass takes what rounding left of the first
+            for _ in range(2):  # the second pass removes the rounding errors of the first
                 w[i] -= (seen @ w[i]) @ seen
         beta[rows, j] = np.sqrt(np.einsum("ij,ij->i", w, w))
-        # the space is exhausted: the quadrature is exact as it stands
+        # the Krylov space is exhausted: the quadrature is exact
         over = beta[rows, j] <= 1e-12 * scale
         sizes[rows[over]], going[rows[over]] = j + 1, False
         rows, w = rows[~over], w[~over]

@@ -14,21 +14,21 @@ Floats = NDArray[np.float64]
 
 
 class ThinRoot(NamedTuple):
-    """``root`` (N, r) with G = root root', and the rows that its columns stand for (r,)."""
+    """``root`` (N, r) with G = root root', and the row of G that each column belongs to (r,)."""
 
     root: Floats
     kept: NDArray[np.int64]
 
 
 def thin_root(gram: Floats, tol: float = 1e-8) -> ThinRoot:
-    """The lower triangular factor without its columns of squared norm below ``tol`` where every
-    diagonal entry is 1: about as many are left as the rank.
+    """A lower triangular factor without small columns, so that it has about as many as the rank.
 
-    The factor is that of G with rows and columns scaled to such a diagonal, and scaled back: an
-    absolute tolerance would be a white noise to tokens whose k(x, x) is small beside others.
+    G is first scaled to a diagonal of 1, and the factor is scaled back. Columns of squared norm
+    below ``tol`` are left out of the scaled factor. Without the scaling, a tolerance would act as
+    white noise on tokens whose k(x, x) is small.
 
-    Rows are taken in the order given, never by what is largest: as the matrix moves, so does its
-    root, and random vectors along its columns keep their meaning. The price is O(N^3) time.
+    Rows are taken in the given order and not by size. So the root changes smoothly with the matrix,
+    and random vectors along its columns keep their meaning. This costs O(N^3) time.
 
     >>> root, kept = thin_root(np.array([[4.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
     >>> root.round(4).tolist(), kept.tolist()
@@ -38,7 +38,7 @@ def thin_root(gram: Floats, tol: float = 1e-8) -> ThinRoot:
     if not np.isfinite(diagonal).all():
         raise InputError("a gram matrix must be finite: scale the features")
     mean, empty = float(diagonal.mean()), diagonal <= 0.0
-    # a token without variance has no covariance with others
+    # a token without variance has no covariance with other tokens
     if not mean > 0.0 or np.abs(gram[empty]).max(initial=0.0) > tol * mean:
         raise InputError("a gram matrix must be positive semi-definite and not zero")
     size = np.sqrt(np.where(empty, 0.0, diagonal))

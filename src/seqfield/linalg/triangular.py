@@ -1,7 +1,7 @@
 """Triangular systems with one right-hand side, solved in place.
 
-LAPACK wants the matrix in one piece: of the used corner of a larger array it makes a copy, which
-costs more than the solution. These loops read each row of the corner once where it lies.
+LAPACK needs the matrix in one piece of memory. If the matrix is a corner of a larger array, it is
+copied, which costs more than the solution. These loops read each row of the corner in place, once.
 """
 
 from __future__ import annotations

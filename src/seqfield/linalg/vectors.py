@@ -1,7 +1,7 @@
 """Compiled operations on long vectors.
 
-BLAS starts threads for them: on a busy machine that costs more than it brings, and the order of
-summation, so the last bits of every result, would depend on the machine's number of cores.
+BLAS would start threads for such vectors. On a busy machine these cost more than they bring. The
+order of sums, and so the last bits of every result, would depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def products(rows: Any, left: Any, which: Any, begin: Any, end: Any) -> Any:
     """Inner products (k, r) of the rows ``which`` of left with all ``rows`` (r, n), columns
     begin:end.
 
-    Blocks of columns stay in cache while all products over them are taken: each number is read
-    from memory once. (Loops run from 0 over slices: where an index might be negative, numba must
-    ask, and then there are no vector instructions.)
+    A block of columns stays in cache while all products over it are computed, so each number is
+    read from memory once. Loops run from 0 over slices: if an index might be negative, numba checks
+    it, and there are no vector instructions.
     """
     out = np.zeros((which.shape[0], rows.shape[0]))
     for b in range(begin, end, BLOCK):

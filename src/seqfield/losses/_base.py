@@ -1,4 +1,4 @@
-"""What every loss gives."""
+"""The base class of losses."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class Loss(ABC):
     `TwiceDifferentiable`, as Newton's method and the Laplace approximation need.
     """
 
-    #: convex in the scores if every label is known, so that an optimality certificate exists
+    #: whether it is convex in the scores if every label is known; then there is a certificate
     convex: bool = True
-    #: a plain sum over sequences, as minibatches need
+    #: whether it is a plain sum over sequences, as minibatches need
     additive: bool = True
     #: True if it needs one matrix of transition scores for all positions
     stationary: bool = False
 
     @abstractmethod
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Total and score gradient, sequence i counting ``weights[i]`` times."""
+        """Total and score gradient; sequence i counts ``weights[i]`` times."""
 
     @abstractmethod
     def values(self, scores: ChainScores, targets: Targets) -> Floats:
         """The part of each sequence (n,)."""
 
     def total(self, values: Floats, weights: Floats) -> float:
-        """The parts put together."""
+        """The total of the parts."""
         return float(weights @ values)
 
     def shares(self, values: Floats, weights: Floats) -> Floats:
@@ -82,7 +82,7 @@ class TwiceDifferentiable(Protocol):
         ...
 
     def free(self, scores: ChainScores, targets: Targets) -> ChainScores:
-        """Scores of the distribution whose covariance is the loss's second derivative where every
+        """Scores of a distribution whose covariance is the second derivative of the loss, if every
         label is known."""
         ...
 
@@ -111,15 +111,17 @@ def covariance(
     d_edge: Floats,
     allowed: NDArray[np.bool_] | None = None,
 ) -> ScoreTangent:
-    """sum_i w_i W_i d: the covariances of node indicators and transition counts within each
-    sequence, all pairs of positions, times a direction.
+    """sum_i w_i W_i d: covariance matrices W_i of sequences times a direction d.
+
+    W_i is the covariance of node indicators and transition counts of sequence i, over all pairs of
+    positions.
 
     >>> scores = ChainScores(np.zeros((1, 2)), np.zeros((2, 2)))
     >>> covariance(scores, np.full(1, 2.0), np.array([[0.0, 1.0]]), np.zeros((2, 2))).node
     array([[-0.5,  0.5]])
     """
     pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
-    # the result is linear in the direction, so the weights can go there
+    # the result is linear in the direction, so the weights can be multiplied into it
     if (weights == weights[0]).all():
         d_node, d_edge = weights[0] * d_node, weights[0] * d_edge
     else:

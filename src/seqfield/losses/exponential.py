@@ -16,7 +16,7 @@ from seqfield.losses.log import LogLoss
 
 Integers = NDArray[np.int64]
 
-#: below this -log p the odds 1 / p - 1 are computed without p, which would lose their digits
+#: below this -log p, the odds 1 / p - 1 are computed without p, because 1 - p loses digits
 SURE = 1e-6
 #: numbers held at a time for such sequences
 HELD = 2**22
@@ -25,12 +25,12 @@ HELD = 2**22
 class ExponentialLoss(Loss):
     """log R with R = sum_i D_i (1 / p(y_i | x_i) - 1), D_i = w_i pi^l_i (Altun 2005, 3.7).
 
-    1 / p is S^l at zero weights, beyond any float for ordinary sentences, so everything stays a
-    logarithm. R is a sum of exponentials of linear functions of the scores: log R is convex.
+    At zero weights 1 / p is S^l, which overflows for ordinary sentences. So everything is kept as a
+    logarithm. R is a sum of exponentials of linear functions of the scores, so log R is convex.
 
-    1 / p - 1 = expm1(x) with x = -log p, and d log R / dx_i = D_i e^x_i / R: the gradient is that
-    of the log loss with these weights. Where p is nearly 1 it is the share of the sequence in R
-    times (marginals over the labellings other than gold - gold), which loses no digits.
+    1 / p - 1 = expm1(x) with x = -log p, and d log R / dx_i = D_i e^x_i / R. So the gradient is
+    that of the log loss with these weights. If p is nearly 1, another form loses no digits: the
+    share of the sequence in R times (marginals over all labellings except gold - gold indicators).
 
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
     >>> targets = Targets(np.array([0, 1], np.int32), None, np.array([0, 2]))
@@ -46,13 +46,13 @@ class ExponentialLoss(Loss):
         self._log_loss = LogLoss()
 
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Value and score gradient, sequence i counting ``weights[i]`` times."""
+        """Value and score gradient; sequence i counts ``weights[i]`` times."""
         x = self._log_loss.values(scores, targets)
         sure = _sure(x, targets)
         values = self._discount(targets) + self._log_odds(x, sure, scores, targets)
         value = self.total(values, weights)
         own = np.zeros_like(x)
-        # infinite: every gold labelling is certain, or one is forbidden
+        # log R is infinite if every gold labelling is certain, or if one is forbidden
         if np.isfinite(value):
             x[sure] = -np.inf
             with np.errstate(divide="ignore", under="ignore"):
@@ -117,7 +117,7 @@ def _sure(x: Floats, targets: Targets) -> Integers:
 
 
 def _groups(sequences: Integers, scores: ChainScores) -> Iterator[Integers]:
-    """The sequences in runs that fit in memory when their pairs are held."""
+    """The sequences in runs whose pair marginals fit in memory."""
     if len(sequences) == 0:
         return
     tokens = np.cumsum(np.diff(scores.offsets)[sequences])

@@ -17,11 +17,12 @@ from seqfield.losses._base import Floats, Loss, ScoreGradient, ScoreTangent, cov
 class LogLoss(Loss):
     """sum_i w_i (log Z_i - log Z_i restricted to the known labels).
 
-    With every label known the second term is the gold path's score, so this is -log p(y | x).
-    With missing labels or candidate sets it is -log of the summed probability of all labellings
-    that agree with what is known: exact, nothing is imputed.
+    If every label is known, the second term is the score of the gold labels, and the loss is
+    -log p(y | x). With missing labels or candidate sets, the loss is -log of the summed probability
+    of all labellings that agree with the known labels. This is exact; nothing is imputed.
 
-    ``cost`` adds that much to the score of every wrong label in log Z alone (softmax margin).
+    ``cost`` (at least 0) is added to the score of every wrong label in log Z alone. With a cost
+    above 0 the loss is the softmax margin.
 
     >>> import numpy as np
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
@@ -33,7 +34,7 @@ class LogLoss(Loss):
     cost: float = 0.0
 
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Value and score gradient, sequence i counting ``weights[i]`` times."""
+        """Value and score gradient; sequence i counts ``weights[i]`` times."""
         pairs: Literal["sum", "each"] = "sum" if scores.stationary else "each"
         free = marginals(self.free(scores, targets), pairs=pairs, weights=weights)
         assert free.pairs is not None
@@ -66,7 +67,7 @@ class LogLoss(Loss):
     ) -> ScoreTangent:
         """The derivative of the score gradient along (d_node, d_edge)."""
         node, edge = covariance(self.free(scores, targets), weights, d_node, d_edge)
-        if targets.allowed is None:  # the gold path's score is linear
+        if targets.allowed is None:  # the score of the gold labels is linear
             return ScoreTangent(node, edge)
         held = covariance(scores, weights, d_node, d_edge, targets.allowed)
         return ScoreTangent(node - held.node, edge - held.edge)
@@ -80,8 +81,10 @@ class LogLoss(Loss):
         n: int,
     ) -> tuple[list[Floats], Floats]:
         """Second derivatives by the scores of each sequence, one label at a time (S, T, T), and by
-        each transition (S, S), every label being known: unbiased, from n labellings y ~ p(y | x),
-        and positive semi-definite always."""
+        each transition (S, S), if every label is known.
+
+        The estimate from n labellings y ~ p(y | x) is unbiased and always positive semi-definite.
+        """
         s, offsets = scores.n_labels, scores.offsets
         drawn = sample(self.free(scores, targets), n, random_state=rng)
         centred = (drawn[:, :, None] == np.arange(s)).astype(np.float64)
@@ -90,7 +93,7 @@ class LogLoss(Loss):
         for i, (a, b) in enumerate(pairwise(offsets.tolist())):
             own = centred[:, a:b].transpose(2, 1, 0)
             nodes.append(weights[i] / (n - 1) * (own @ own.transpose(0, 2, 1)))
-        # transitions of a sequence count its root weight times: their variances its weight times
+        # counts of transitions are multiplied by the root of the weight, so variances by the weight
         later = np.delete(np.arange(offsets[-1]), offsets[:-1])
         root = np.sqrt(np.repeat(weights, np.diff(offsets)))[later]
         codes = drawn[:, later - 1].astype(np.int64) * s + drawn[:, later]

@@ -10,18 +10,18 @@ from seqfield.chain import ChainScores, marginals, tangent
 from seqfield.labels import Targets
 from seqfield.losses._base import Floats, Loss, ScoreGradient
 
-#: a probability that underflowed counts as this much: the loss stays finite
+#: a probability that underflows counts as this, so that the loss stays finite
 TINY = 1e-300
 
 
 class MarginalLoss(Loss):
     """sum_i w_i / l_i sum_t -log p(y_t in known labels | x) (Altun 2005, 2.18).
 
-    Bounds the Hamming error of max-marginal decoding from above. Not convex.
+    It is an upper bound on the Hamming error of max-marginal decoding. It is not convex.
 
-    With V(y) = sum_t v_t(y_t), v_t(j) = w_i / l_i 1{j known} / p(y_t known | x), the gradient by a
-    score is minus the covariance of V with its indicator: the derivative of the marginals along
-    the direction v, which is one more pass of the same cost.
+    Let V(y) = sum_t v_t(y_t) with v_t(j) = w_i / l_i 1{j known} / p(y_t known | x). The gradient by
+    a score is minus the covariance of V with its indicator. That is the derivative of the marginals
+    along the direction v, which takes one more pass of the same cost.
 
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
     >>> targets = Targets(np.array([0, 1], np.int32), None, np.array([0, 2]))
@@ -32,7 +32,7 @@ class MarginalLoss(Loss):
     convex = False
 
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Value and score gradient, sequence i counting ``weights[i]`` times."""
+        """Value and score gradient; sequence i counts ``weights[i]`` times."""
         known = self._known(scores, targets)
         lengths = np.diff(targets.offsets)
         v = np.repeat(weights / lengths, lengths) / known
@@ -58,7 +58,7 @@ class MarginalLoss(Loss):
             held = p[np.arange(len(p)), targets.codes]
         else:
             held = (p * targets.allowed).sum(axis=1)
-            held[targets.allowed.all(axis=1)] = 1.0  # nothing is known: exactly no loss
+            held[targets.allowed.all(axis=1)] = 1.0  # if nothing is known, the loss is exactly 0
         return np.clip(held, TINY, 1.0)
 
 

@@ -18,12 +18,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PiecewiseLoss(Loss):
-    """-sum over edges of log p(y_t | y_{t-1}) + log p(y_{t-1} | y_t), each normalised over the
-    scores of that edge and its two nodes alone.
+    """-sum over edges of log p(y_t | y_{t-1}) + log p(y_{t-1} | y_t), where each term is normalised
+    over the scores of its edge and its two nodes alone.
 
-    The scores of the given label's node cancel, so that a term is the log softmax of
-    node_t + edge[y_{t-1}, :] or of node_{t-1} + edge[:, y_t]. A label that is not known gives no
-    term and conditions none; of candidates the probabilities are summed. A label without known
+    The node scores of the given label cancel. So a term is the log softmax of
+    node_t + edge[y_{t-1}, :] or of node_{t-1} + edge[:, y_t]. A missing label gives no term, and no
+    term is conditioned on it. For candidates the probabilities are summed. A label without known
     neighbours (as in a sequence of one token) has the term log softmax node_t.
 
     >>> scores = ChainScores(np.zeros((2, 2)), np.zeros((2, 2)))
@@ -35,7 +35,7 @@ class PiecewiseLoss(Loss):
     stationary = True
 
     def __call__(self, scores: ChainScores, targets: Targets, weights: Floats) -> ScoreGradient:
-        """Value and score gradient, sequence i counting ``weights[i]`` times."""
+        """Value and score gradient; sequence i counts ``weights[i]`` times."""
         node, known = self._node(scores), targets.mask(scores.n_labels)
         d_node, d_edge = np.zeros_like(node), np.zeros_like(scores.edge)
         per_token = np.repeat(weights, np.diff(targets.offsets))
@@ -72,7 +72,7 @@ class PiecewiseLoss(Loss):
         n: int,
     ) -> tuple[list[Floats], Floats]:
         """Second derivatives by the scores of each sequence, one label at a time (S, T, T), and by
-        each transition (S, S), every label being known: p (1 - p) of each piece, exactly."""
+        each transition (S, S), if every label is known: p (1 - p) of each piece, exactly."""
         node, known = self._node(scores), targets.mask(scores.n_labels)
         per_token = np.repeat(weights, np.diff(targets.offsets))
         own, steps = np.zeros_like(node), np.zeros_like(scores.edge)
@@ -90,7 +90,7 @@ class PiecewiseLoss(Loss):
 
     @staticmethod
     def _node(scores: ChainScores) -> Floats:
-        """Node scores with those of starts and ends."""
+        """Node scores with the scores of starts and ends added."""
         if not scores.stationary:
             raise CapabilityError(
                 "the piecewise likelihood needs one matrix of transition scores for all positions"
@@ -110,8 +110,8 @@ class PiecewiseLoss(Loss):
 
     @staticmethod
     def _pieces(targets: Targets, known: NDArray[np.bool_]) -> list[tuple[str, Ints, Ints]]:
-        """(side of the known label, tokens to explain, known labels): one group for each side, and
-        one of tokens that have neither."""
+        """Groups (side of the known label, tokens to explain, known labels): one for each side, and
+        one for tokens without known neighbours."""
         told, codes = ~known.all(axis=1), targets.codes.astype(np.int64)
         before, after = np.full(len(codes), -1), np.full(len(codes), -1)
         before[1:], after[:-1] = codes[:-1], codes[1:]

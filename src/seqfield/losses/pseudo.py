@@ -1,9 +1,9 @@
-"""The pseudo-likelihood of label sequences: each label given those at some offsets from it.
+"""The pseudo-likelihood of label sequences: each label given the labels at some offsets.
 
     p(y_t | x_t, y) = softmax_q( F(x_t, q) + sum_d T_d[y_{t + offset_d}, q] )
 
-Neighbours outside of the sequence, or with a label that is not known, contribute nothing; a token
-whose own label is not known has no term.
+Neighbours outside the sequence, or without a known label, contribute nothing. A token without a
+known label has no term.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-#: the least share of a step of `refine`, and how much less a step back should be than the one forth
+#: the smallest share of a step of `refine`; and distances must fall by this factor, else steps are
+#: halved
 LEAST, SHRINK = 2.0**-8, 0.9
-#: rounds after which it is looked at how far a sequence came, and of the way that it went the part
-#: below which it went in circles
+#: rounds between two checks of the progress of a sequence; and the share of its way below which it
+#: moved in circles
 WINDOW, STRAIGHT = 20, 0.5
 
 
 class Terms(NamedTuple):
-    """One term for each token with a known label: its number, label, weight, and for each offset
-    the label there, or S if there is none."""
+    """One term for each token with a known label: number, label and weight of the token, and the
+    label at each offset, or S if there is none."""
 
     tokens: Ints
     gold: Ints
@@ -71,7 +72,7 @@ class Terms(NamedTuple):
 
 
 def log_sum_exp(z: Floats) -> Floats:
-    """log sum_q exp(z[t, q]) of finite z (N, S); for small arrays faster than scipy's by far.
+    """log sum_q exp(z[t, q]) of finite z (N, S); much faster than scipy's for small arrays.
 
     >>> log_sum_exp(np.array([[0.0, 0.0], [1000.0, 0.0]])).round(4).tolist()
     [0.6931, 1000.0]
@@ -81,7 +82,7 @@ def log_sum_exp(z: Floats) -> Floats:
 
 
 def shifted(values: NDArray[np.int64], offsets: Ints, by: int, outside: int) -> Ints:
-    """Entry t + by of the same sequence in place of entry t.
+    """Each entry t replaced by entry t + by of its sequence, or by ``outside`` if there is none.
 
     >>> shifted(np.array([5, 6, 7, 8]), np.array([0, 3, 4]), 1, -1).tolist()
     [6, 7, -1, -1]
@@ -95,7 +96,7 @@ def shifted(values: NDArray[np.int64], offsets: Ints, by: int, outside: int) -> 
 
 
 class Refined(NamedTuple):
-    """Label probabilities (N, S) of each token, the number of rounds, and whether they settled."""
+    """Label probabilities (N, S), the number of rounds, and whether all sequences converged."""
 
     probabilities: Floats
     n_rounds: int
@@ -111,13 +112,13 @@ def refine(
     max_rounds: int = 2000,
     tol: float = 1e-9,
 ) -> Refined:
-    """Probabilities of labels when those of the neighbours are not known either.
+    """Mean field: probabilities of labels if the labels of neighbours are not known either.
 
-    The fixed point of P = softmax(node + sum_d P[t + distance_d] steps[d]) (Srijith et al. 2016,
-    algorithm 2), from P = softmax(node). As many rounds as a sequence has tokens are taken in full:
-    where labels depend on one side alone, that is exact. After that a sequence that goes to and fro
-    without coming closer, or in circles, takes half as long steps from then on. One that has
-    settled is left as it is.
+    It finds the fixed point of P = softmax(node + sum_d P[t + distance_d] steps[d]), starting from
+    P = softmax(node) (Srijith et al. 2016, algorithm 2). The first rounds, as many as a sequence
+    has tokens, are full steps. If labels depend on one side alone, this is exact. After that, steps
+    of a sequence are halved if it swings without coming closer, or if it moves in circles. A
+    sequence that has converged does not change any more.
 
     >>> node, steps = np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[[2.0, 0.0], [0.0, 2.0]]])
     >>> refine(node, steps, np.array([0, 2]), (-1,)).probabilities.round(2).tolist()
@@ -130,7 +131,7 @@ def refine(
         if not moving.any():
             out[going.tokens] = going.p
             return Refined(out, k, True)
-        if 2 * moving.sum() < len(moving):  # now and then, as it costs about a round
+        if 2 * moving.sum() < len(moving):  # not each time: it costs about as much as a round
             out[going.tokens] = going.p
             going.keep(moving)
     out[going.tokens] = going.p
@@ -138,8 +139,8 @@ def refine(
 
 
 class _Going:
-    """Sequences on the way to their fixed points, each with a share of its steps of its own: its
-    result does not depend on those beside it."""
+    """Sequences that have not yet converged. Each has its own step size, so its result does not
+    depend on the other sequences."""
 
     def __init__(
         self, node: Floats, p: Floats, steps: Floats, offsets: Ints, distances: Sequence[int]
@@ -149,7 +150,7 @@ class _Going:
         self._place(offsets)
         n = len(self.lengths)
         self.share, self.change = np.ones(n), np.full(n, np.inf)
-        # where they were some rounds ago, how far from the fixed point, and the way from there
+        # probabilities some rounds ago, their distance from the fixed point, and the way since then
         self.mark, self.at_mark, self.way = p, np.full(n, np.inf), np.zeros(n)
 
     def _place(self, offsets: Ints) -> None:
@@ -158,15 +159,15 @@ class _Going:
         self.places = [shifted(every, offsets, d, len(every)) for d in self.distances]
 
     def go(self, k: int, tol: float) -> NDArray[np.bool_]:
-        """Round k: steps of all that have not settled, and which these are."""
-        # a last row of zeros for neighbours that are not there
+        """Round k: a step of every sequence that has not converged; returns which these are."""
+        # the last row of zeros stands for neighbours that do not exist
         wide = np.vstack([self.p, np.zeros(self.p.shape[1])])
         total = self.node.copy()
         for at, table in zip(self.places, self.steps, strict=True):
             total += wide[at] @ table
         step = softmax(total, axis=1) - self.p
         before, self.change = self.change, self._by_sequence(np.maximum, np.abs(step).max(axis=1))
-        # to and fro, and no less each time; moving on from a place that does not hold it is fine
+        # swings that do not get smaller; leaving an unstable point is not a swing
         back = self._by_sequence(np.add, (step * self.last).sum(axis=1)) < 0.0
         self._shorten(back & (self.change >= SHRINK * before) & (k > self.lengths))
         moving = self.change > tol
@@ -184,14 +185,14 @@ class _Going:
         self.share = np.where(which, np.maximum(0.5 * self.share, LEAST), self.share)
 
     def _look_back(self, k: int) -> None:
-        """Shorten the steps of those that went in circles and did not come closer."""
+        """Shorten the steps of sequences that moved in circles and did not come closer."""
         came = self._by_sequence(np.add, np.abs(self.p - self.mark).sum(axis=1))
         circling = (came < STRAIGHT * self.way) & (self.change >= SHRINK * self.at_mark)
         self._shorten(circling & (k > self.lengths + WINDOW))
         self.mark, self.at_mark, self.way = self.p, self.change, np.zeros_like(self.way)
 
     def keep(self, moving: NDArray[np.bool_]) -> None:
-        """Go on with these sequences alone."""
+        """Keep only these sequences."""
         rows = np.repeat(moving, self.lengths)
         self.tokens, self.node, self.p = self.tokens[rows], self.node[rows], self.p[rows]
         self.last = self.last[rows]

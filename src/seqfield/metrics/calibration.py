@@ -1,8 +1,9 @@
 """How far predicted probabilities can be trusted.
 
-`proba` is a list of (T_i, S) arrays with one column for each label of `classes`. Where `labels`
-(a prediction) may be given, the confidence is the probability of the given label; otherwise it is
-that of the most probable one. Tokens without a gold label, or without a prediction, are skipped.
+`proba` is a list of (T_i, S) arrays with one column for each label of `classes`. Some functions
+take `labels`, the predicted labels. The confidence of a token is then the probability of its
+predicted label; without `labels` it is the largest probability of the token. Tokens without a gold
+label, or without a predicted one, are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _BIN = np.dtype([("confidence", np.float64), ("accuracy", np.float64), ("count",
 
 
 class CoverageCurve(NamedTuple):
-    """Precision on the most confident tokens: the share kept, and the least confidence kept."""
+    """For each threshold: the share of tokens kept (coverage), the precision on them, and the
+    threshold, which is the least confidence kept."""
 
     coverage: FloatArray
     precision: FloatArray
@@ -75,7 +77,7 @@ def _graded(
 
 
 def token_nll(y_true: Labellings, proba: Labellings, classes: Any, *, mean: bool = False) -> float:
-    """Minus the sum (or mean), over labelled tokens, of the log-probability of the gold label.
+    """Negative log-likelihood of tokens: the sum of -log p(gold label), or its mean.
 
     >>> round(token_nll([["a", "b"]], [[[0.5, 0.5], [0.75, 0.25]]], ["a", "b"]), 12)
     2.07944154168
@@ -96,7 +98,7 @@ def joint_nll(log_likelihoods: ArrayLike) -> float:
 
 
 def brier(y_true: Labellings, proba: Labellings, classes: Any) -> float:
-    """Mean squared distance of the probabilities to the one-hot gold label; nan without tokens.
+    """Brier score: mean squared distance of probabilities and one-hot gold label; nan if no tokens.
 
     >>> brier([["a", "b"]], [[[1.0, 0.0], [0.5, 0.5]]], ["a", "b"])
     0.25
@@ -113,10 +115,11 @@ def reliability(
     n_bins: int = 15,
     labels: Labellings | None = None,
 ) -> NDArray[np.void]:
-    """Mean confidence, accuracy and count in equal-width bins (lower, upper] of the confidence.
+    """Reliability diagram: mean confidence, accuracy and count in bins of the confidence.
 
-    A structured array of `n_bins` rows with the fields confidence, accuracy and count; the first
-    two are nan in an empty bin.
+    Bins are (lower, upper], all of the same width. `n_bins` (at least 1) is their number: use fewer
+    for few tokens. The result is a structured array of `n_bins` rows with the fields confidence,
+    accuracy and count; the first two are nan in an empty bin.
 
     >>> bins = reliability([["a", "b"]], [[[0.8, 0.2], [0.9, 0.1]]], ["a", "b"], n_bins=2)
     >>> bins["count"], bins["accuracy"]
@@ -129,10 +132,11 @@ def reliability(
 def reliability_by_label(
     y_true: Labellings, proba: Labellings, classes: Any, n_bins: int = 15
 ) -> dict[Hashable, NDArray[np.void]]:
-    """For each label the bins of its own probability, over all labelled tokens.
+    """Reliability of each label: bins of its own probability, over all labelled tokens.
 
-    As `reliability`, but ``confidence`` is the mean probability of the label, whether it is the
-    most probable one or not, and ``accuracy`` the share of tokens that have it.
+    This is `reliability` with two changes. ``confidence`` is the mean probability of the label,
+    even if another label is more probable. ``accuracy`` is the share of tokens with this gold
+    label.
 
     >>> bins = reliability_by_label([["a", "b"]], [[[0.8, 0.2], [0.9, 0.1]]], ["a", "b"], 2)
     >>> bins["b"]["count"], bins["b"]["accuracy"]
@@ -146,9 +150,9 @@ def reliability_by_label(
 
 
 def _bins(confidence: FloatArray, right: NDArray[np.bool_], n_bins: int) -> NDArray[np.void]:
-    """Mean confidence, share of right ones and count in equal-width bins."""
+    """Mean confidence, share of right labels and count, in bins of equal width."""
     if n_bins < 1:
-        raise InputError(f"n_bins must be at least 1, not {n_bins}")
+        raise InputError(f"n_bins must be at least 1, got {n_bins}")
     edges = np.linspace(0.0, 1.0, n_bins + 1)
     place = np.searchsorted(edges[1:-1], confidence, side="left")
     count = np.bincount(place, minlength=n_bins)
@@ -167,7 +171,10 @@ def ece(
     n_bins: int = 15,
     labels: Labellings | None = None,
 ) -> float:
-    """Expected calibration error: mean gap of accuracy and confidence; nan without tokens.
+    """Expected calibration error: the mean of |accuracy - confidence| over bins.
+
+    Bins are those of `reliability`, and each has the weight of its count. The result is nan if
+    there are no tokens.
 
     >>> round(ece([["a", "b"]], [[[0.8, 0.2], [0.9, 0.1]]], ["a", "b"], n_bins=2), 12)
     0.35
@@ -180,9 +187,10 @@ def ece(
 def precision_by_coverage(
     y_true: Labellings, proba: Labellings, classes: Any, labels: Labellings | None = None
 ) -> CoverageCurve:
-    """Precision when only tokens of at least some confidence are labelled, for every threshold.
+    """Precision and coverage if only tokens of at least some confidence are kept.
 
-    Ordered by falling threshold, so by rising coverage; equal confidences make one point.
+    The curve has one point for each distinct confidence, which is the threshold. Thresholds fall
+    along the curve, so the coverage rises.
 
     >>> curve = precision_by_coverage([["a", "b"]], [[[0.8, 0.2], [0.7, 0.3]]], ["a", "b"])
     >>> curve.coverage.tolist(), curve.precision.tolist(), curve.threshold.tolist()

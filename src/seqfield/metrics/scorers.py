@@ -1,4 +1,4 @@
-"""Scorers for scikit-learn's `scoring=`: functions of (estimator, X, y), greater is better."""
+"""Scorers for scikit-learn's `scoring=`: functions of (estimator, X, y); higher is better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqfield.metrics.token import sequence_error, share, token_accuracy, token_
 Scorer = Callable[[Any, Any, Any], float]
 Metric = Callable[..., float]
 
-# Everything here is a module-level function or a partial of one: scorers travel to other processes.
+# Scorers are sent to other processes, so each is a module-level function or a partial of one.
 
 
 def _of_labels(metric: Metric, sign: float, estimator: Any, X: Any, y: Any) -> float:

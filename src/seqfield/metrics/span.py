@@ -11,7 +11,7 @@ from seqfield.metrics.token import Labellings, labelled
 
 
 class SpanScores(NamedTuple):
-    """Scores and counts of spans; `by_type` holds the same for each type (its own is empty)."""
+    """Scores and counts of spans; `by_type` holds them for each type, with an empty `by_type`."""
 
     precision: float
     recall: float
@@ -33,9 +33,10 @@ def _scores(counts: Iterable[int], by_type: dict[str, SpanScores]) -> SpanScores
 def span_scores(
     y_true: Labellings, y_pred: Labellings, scheme: str | Scheme | None = "BIO"
 ) -> SpanScores:
-    """Scores of the predicted spans: one is right if its type, start and end are all right.
+    """Precision, recall and F1 of predicted spans, in all and by type.
 
-    A missing label counts as O. With `scheme=None` the labels may be of any scheme.
+    A span is right if its type, its start and its end are right. A missing label counts as O. Give
+    the label scheme as `scheme`, or None if the labels may be of any scheme.
 
     >>> scores = span_scores([["B-NP", "I-NP", "B-VP"]], [["B-NP", "B-NP", "B-VP"]])
     >>> scores.n_true, scores.n_pred, scores.n_correct, scores.by_type["VP"].f1
@@ -44,7 +45,7 @@ def span_scores(
     gold: list[str | None] = []
     guess: list[str | None] = []
     for _, true, pred in labelled(y_true, y_pred):
-        # the None between sequences ends every span, so one pass serves them all
+        # a None between sequences ends every span, so one pass reads all sequences
         gold += [*true, None]
         guess += [*pred, None]
     found: list[set[Span]] = [set(spans(labels, scheme)) for labels in (gold, guess)]
@@ -57,7 +58,7 @@ def span_scores(
 
 
 def span_f1(y_true: Labellings, y_pred: Labellings, scheme: str | Scheme | None = "BIO") -> float:
-    """F1 of the predicted spans; 0 if there are none at all.
+    """F1 of the predicted spans; 0 if there are no gold and no predicted spans.
 
     >>> span_f1([["B-NP", "I-NP", "O"]], [["B-NP", "I-NP", "B-VP"]])
     0.6666666666666666

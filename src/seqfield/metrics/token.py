@@ -1,8 +1,8 @@
 """Scores that compare labels token by token.
 
-Everywhere in this package `y_true` and `y_pred` are lists of label lists. A gold label that is not
-known (None, or a set of candidates) is skipped, and so is a sequence whose labels are None. A
-prediction of None (an abstention) is never right.
+In this package, `y_true` and `y_pred` are lists of label lists. A gold label that is not known
+(None or a set of candidates) is skipped. A sequence whose labels are None is skipped too. A
+predicted None (an abstention) is never right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Labellings = Sequence[Any]
 
 
 class LabelScores(NamedTuple):
-    """How well one label is found."""
+    """Precision, recall and F1 of one label; support is the number of its gold tokens."""
 
     precision: float
     recall: float
@@ -29,7 +29,7 @@ class LabelScores(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Tokens in a row: gold and predicted labels by their place in `labels`, -1 for none."""
+    """All tokens: gold and predicted labels as indices into `labels`, -1 for none."""
 
     true: NDArray[np.int64]
     pred: NDArray[np.int64]
@@ -46,7 +46,7 @@ class _Tokens(NamedTuple):
 
 
 def labelled(y_true: Labellings, y_pred: Labellings) -> Iterator[tuple[int, Any, Any]]:
-    """Number, gold labels and predictions of each labelled sequence, the lengths checked.
+    """Number, gold labels and predictions of each labelled sequence; lengths are checked.
 
     >>> list(labelled([["a"], None], [["b"], ["c"]]))
     [(0, ['a'], ['b'])]
@@ -63,7 +63,7 @@ def labelled(y_true: Labellings, y_pred: Labellings) -> Iterator[tuple[int, Any,
 
 
 def share(part: float, whole: float) -> float:
-    """part / whole, and nan where there is nothing to share.
+    """part / whole, or nan if whole is 0.
 
     >>> share(1, 4), share(0, 0)
     (0.25, nan)
@@ -85,9 +85,9 @@ def _tokens(y_true: Labellings, y_pred: Labellings) -> _Tokens:
 def _numbered(
     y_true: Labellings, y_pred: Labellings, labels: Sequence[Hashable] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Hashable]]:
-    """The judged tokens by the place of their labels in `labels` (default: all met, sorted).
+    """Gold and predicted labels of known tokens as indices into `labels` (default: all, sorted).
 
-    scikit-learn takes neither tuples nor labels of mixed types, but it takes these numbers.
+    scikit-learn refuses tuples and labels of mixed types, but it takes these indices.
     """
     tokens = _tokens(y_true, y_pred)
     true, pred = tokens.true[tokens.known], tokens.pred[tokens.known]
@@ -103,7 +103,7 @@ def _numbered(
 
 
 def token_accuracy(y_true: Labellings, y_pred: Labellings) -> float:
-    """Share of the labelled tokens that are right; nan if there are none.
+    """Share of the labelled tokens whose prediction is right; nan if no token is labelled.
 
     >>> token_accuracy([["a", "b"], ["a", None]], [["a", "a"], ["a", "b"]])
     0.6666666666666666
@@ -113,7 +113,7 @@ def token_accuracy(y_true: Labellings, y_pred: Labellings) -> float:
 
 
 def token_error(y_true: Labellings, y_pred: Labellings) -> float:
-    """Share of the labelled tokens that are wrong (Hamming error); nan if there are none.
+    """Hamming error: share of the labelled tokens predicted wrongly; nan if no token is labelled.
 
     >>> token_error([["a", "b"], ["a", "a"]], [["a", "a"], ["a", "a"]])
     0.25
@@ -123,7 +123,9 @@ def token_error(y_true: Labellings, y_pred: Labellings) -> float:
 
 
 def sequence_error(y_true: Labellings, y_pred: Labellings) -> float:
-    """Share of sequences with a wrong token, among those with a labelled one; nan if none.
+    """Share of sequences with at least one wrong token, among sequences with a labelled token.
+
+    The result is nan if no token is labelled.
 
     >>> sequence_error([["a", "b"], ["a", "a"]], [["a", "a"], ["a", "a"]])
     0.5
@@ -134,7 +136,9 @@ def sequence_error(y_true: Labellings, y_pred: Labellings) -> float:
 
 
 def transition_accuracy(y_true: Labellings, y_pred: Labellings) -> float:
-    """Share of neighbours with different gold labels that are both right; nan if none differ.
+    """Share of label changes that are right: both neighbours of a change must be right.
+
+    A change is a pair of neighbours with different gold labels. The result is nan if there is none.
 
     >>> transition_accuracy([["a", "b", "b", "a"]], [["a", "b", "a", "a"]])
     0.5
@@ -150,7 +154,8 @@ def confusion_matrix(
 ) -> NDArray[np.int64]:
     """Counts of gold label (row) against predicted label (column).
 
-    The order is that of `labels`, or all labels met, sorted; tokens outside `labels` are left out.
+    Rows and columns are in the order of `labels`; without it, all labels that occur, sorted. Tokens
+    with a label that is not in `labels` are left out.
 
     >>> confusion_matrix([["a", "b", "b"]], [["a", "a", "b"]])
     array([[1, 0],
@@ -158,7 +163,7 @@ def confusion_matrix(
     """
     true, pred, order = _numbered(y_true, y_pred, labels)
     listed = (true >= 0) & (pred >= 0)
-    if not listed.any():  # scikit-learn refuses
+    if not listed.any():  # scikit-learn refuses empty input
         return np.zeros((len(order), len(order)), dtype=np.int64)
     counts: NDArray[np.int64] = sklearn.metrics.confusion_matrix(
         true[listed], pred[listed], labels=np.arange(len(order))
@@ -167,13 +172,13 @@ def confusion_matrix(
 
 
 def per_label(y_true: Labellings, y_pred: Labellings) -> dict[Hashable, LabelScores]:
-    """Precision, recall, F1 and support of every label met; 0/0 counts as 0.
+    """Precision, recall, F1 and support of every label that occurs; 0/0 counts as 0.
 
     >>> per_label([["a", "b", "b"]], [["a", "a", "b"]])["b"]
     LabelScores(precision=1.0, recall=0.5, f1=0.666..., support=2)
     """
     true, pred, order = _numbered(y_true, y_pred)
-    if not order:  # scikit-learn refuses
+    if not order:  # scikit-learn refuses empty input
         return {}
     scores = sklearn.metrics.precision_recall_fscore_support(
         true, pred, labels=np.arange(len(order)), zero_division=0.0

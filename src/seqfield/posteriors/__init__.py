@@ -1,1 +1,1 @@
-"""What is made of a fit: Laplace's method, the evidence, and what drawn functions leave open."""
+"""Posteriors from a fit: Laplace's method, the evidence, and the conditional remainder."""

@@ -1,4 +1,4 @@
-"""Kernel parameters of `GPSL` where the variational bound is largest, and its exact roots."""
+"""Kernel parameters of `GPSL` that maximise the variational bound; exact roots of kernels."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from seqfield.variational.problems import NeighbourProblem
 
 Floats = NDArray[np.float64]
 
-#: iterations of the search for kernel parameters, and sweeps in each of its points
+#: iterations of the search for kernel parameters, and sweeps at each point of the search
 SEARCH, SWEEPS = 25, 10
-#: how far the logarithm of a parameter may be from what the data suggest until that is tried too
+#: if the logarithm of a parameter differs by more from what the data suggest, that is tried too
 DOUBTFUL = 1.0
-#: how far the logarithm of a parameter may go from its start, and how far from 0 that may be
+#: how far the logarithm of a parameter may move from its start, and how far the start may be from 0
 REACH, FARTHEST = 8.0, 150.0
-#: names of parameters that make a function larger or smaller and leave it as it is otherwise
+#: names of parameters that scale functions and do not change their shape
 SCALES = ("scale", "value")
-#: tokens that tell whether the rank of a kernel may be low
+#: tokens on which a low rank is looked for first
 PROBE = 2048
 
 
@@ -74,7 +74,7 @@ class Bound(NamedTuple):
     n_jobs: int | None
 
     def __call__(self, kernels: list[Kernel], pairs: Pairs) -> tuple[float, list[Floats]]:
-        """Its value with amplitude 1, and the derivatives by each kernel's log-parameters."""
+        """The bound with amplitude 1, and its derivatives by each kernel's log-parameters."""
         roots = [thin_root(kernel._value(pairs)).root for kernel in kernels]
         scores = Neighbours(self.n_labels, roots, self.distances)
         problem = NeighbourProblem.of(scores, self.tokens.numbered(), self.targets, self.weights)
@@ -91,13 +91,13 @@ class Bound(NamedTuple):
     def maximise(
         self, kernels: list[Kernel], places: list[Place], report: Callable[[int, str], None]
     ) -> list[Kernel]:
-        """The kernels with those values of the parameters in places for which it is largest."""
+        """The kernels that maximise the bound over the parameters in ``places``."""
         start = np.array([kernels[place.kernel].log_parameters[place.number] for place in places])
         for place, value in zip(places, start, strict=True):
             if abs(value) > FARTHEST:
                 raise InputError(
                     f"a search from {_told(place, kernels)} = {np.exp(value):.3g} leads nowhere: "
-                    "give another value, or use optimize_kernel=False"
+                    "give a less extreme value, or use optimize_kernel=False"
                 )
         pairs, n_done = Pairs(self.tokens.x), 0
 
@@ -115,7 +115,7 @@ class Bound(NamedTuple):
             return Point(value, 0.0, np.array(gradient))
 
         starts = [start]
-        # far from what the data suggest the bound may be flat, and a search does not leave
+        # far from what the data suggest the bound may be flat, and the search would stay there
         logs = [by_data(kernel, self.tokens.x).log_parameters for kernel in kernels]
         other = np.array([logs[place.kernel][place.number] for place in places])
         if np.abs(other - start).max() > DOUBTFUL:
@@ -125,7 +125,7 @@ class Bound(NamedTuple):
         if not best.settled:
             warn(
                 f"the bound still rose after {SEARCH} iterations of the search for kernel "
-                "parameters: begin with those found (kernel_)",
+                "parameters: fit again, starting with those found (kernel_)",
                 ConvergenceWarning,
             )
         for place, value, begin in zip(places, best.phi, start, strict=True):
@@ -160,8 +160,9 @@ def _told(place: Place, kernels: list[Kernel]) -> str:
 
 
 def by_gram(scores: Neighbours, found: Posterior, labels: range) -> Floats:
-    """The derivative of the bound by the entries of the gram matrix of some labels, all else at
-    its optimum.
+    """The derivative of the bound by the entries of the gram matrix of some labels.
+
+    All other parameters are at their optimum.
 
     With alpha = (a G)^-1 m it is sum_q a / 2 (alpha alpha' - Lambda + Lambda V Lambda), and
     alpha = known - expected counts of the label at each token.
@@ -178,11 +179,11 @@ def by_gram(scores: Neighbours, found: Posterior, labels: range) -> Floats:
 
 
 def exact_root(kernel: Kernel, x: Any, most: int, *, thorough: bool = False) -> Root | None:
-    """The root of a kernel of low rank, of at most ``most`` columns; None if there is none.
+    """An exact root of a kernel of low rank, with at most ``most`` columns; None if there is none.
 
-    It is found without the gram matrix, in O(n most^2) time. Unless the kernel's explicit features
-    are few, some of the tokens are looked at first, and the search is left alone where these have
-    more than half of the full rank; if ``thorough``, only where they have one above ``most``.
+    The root is found without the gram matrix, in O(n most^2) time. Unless the kernel has few
+    explicit features, some of the tokens are tried first. If these have more than half of the full
+    rank, the search ends; with ``thorough`` it ends only if their rank is above ``most``.
     """
     if most < 1 or not (_few_features(kernel, x, most) or _may_be_low(kernel, x, most, thorough)):
         return None
@@ -198,7 +199,7 @@ def exact_root(kernel: Kernel, x: Any, most: int, *, thorough: bool = False) -> 
 def _few_features(kernel: Kernel, x: Any, most: int) -> bool:
     """Whether the kernel is an inner product of at most ``most`` features."""
     try:
-        # beyond the size of the root itself there are more of them for sure
+        # features that need more bytes than the root are certainly more than ``most``
         found = kernel.expansion(x, 8.0 * x.shape[0] * most)
     except BudgetError:
         return False
@@ -206,7 +207,7 @@ def _few_features(kernel: Kernel, x: Any, most: int) -> bool:
 
 
 def _may_be_low(kernel: Kernel, x: Any, most: int, thorough: bool) -> bool:
-    """Whether the rank of some tokens leaves hope for that of all."""
+    """Whether the rank at some tokens allows a low rank at all tokens."""
     n = x.shape[0]
     size = min(n, 2 * most) if thorough else min(n // 4, PROBE)
     limit = most if thorough else size // 2

@@ -8,7 +8,7 @@ s ~ N(0, Sigma), Sigma = (C^-1 + W)^-1:
 
 The last term is there because the optimum moves with phi, and W with it. Up to 1500 parameters the
 traces are exact; beyond that they are means over draws. The random numbers belong to tokens and
-transitions and are the same for every phi, so value and gradient move little more than they should.
+transitions and are the same for every phi. So value and gradient change smoothly with phi.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from seqfield.solvers.newton import NewtonCG
 
 Floats = NDArray[np.float64]
 
-#: draws behind the traces of a gradient, and random vectors behind a determinant: the same for
-#: every phi, so that few are enough to compare
+#: draws for the traces of a gradient, and random vectors for a determinant. They are the same for
+#: every phi, so few are enough for comparisons
 DRAWS = 16
-#: iterations of a search at least, and for each parameter
+#: the least number of iterations of a search, and the number for each parameter
 SEARCH, EACH = 10, 5
-#: logarithms of parameters are looked for within this distance from where they begin
+#: logarithms of parameters are searched within this distance from their start
 REACH = 8.0
 #: points that a line search tries
 TRIALS = 5
@@ -56,7 +56,7 @@ BUDGET = 4.0 * 2**30
 
 
 class Settings(NamedTuple):
-    """What phi stands for."""
+    """The kernel, c2 and eta that phi stands for."""
 
     kernel: Kernel
     c2: float
@@ -72,8 +72,8 @@ class Point(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best phi that was seen, its evidence, the number of evaluations, and whether the search
-    came to an end by itself."""
+    """The best phi that was found, its evidence, the number of evaluations, and whether the search
+    converged."""
 
     phi: Floats
     value: float
@@ -152,7 +152,7 @@ class KernelEvidence:
         return np.concatenate([self._kernel.log_parameters, np.log(own)])
 
     def settings(self, phi: Floats) -> Settings:
-        """What phi stands for."""
+        """The kernel, c2 and eta that phi stands for."""
         n = len(self._kernel.log_parameters)
         scales = np.exp(phi[n:])
         eta = float(scales[1]) if self._eta > 0 else 0.0
@@ -173,24 +173,24 @@ class KernelEvidence:
         if not best.settled:
             warn(
                 f"the evidence still rose after {most} iterations of the search for kernel "
-                "parameters: begin with those found (kernel_, c2_, eta_)",
+                "parameters: fit again, starting with those found (kernel_, c2_, eta_)",
                 ConvergenceWarning,
             )
         self._tell_ends(best.phi)
         return self.settings(best.phi)
 
     def _tell_ends(self, phi: Floats) -> None:
-        """Warn of parameters that the search would have taken further."""
+        """Warn about parameters that ended at a bound of the search."""
         names = [*self._kernel.parameter_names, "c2", "eta"]
-        # the search stops at its bounds exactly, but for the rounding of these
+        # the search stops exactly at its bounds, except for their rounding
         ends = np.flatnonzero(np.abs(phi - self.start) > REACH - 1e-9)
-        # transitions that vanish there are none, and less than none is not to be had
+        # a very small eta means no transitions, and a smaller one would change nothing
         ends = ends[[names[k] != "eta" or phi[k] > self.start[k] for k in ends]]
         if len(ends):
             found = ", ".join(f"{names[k]} = {np.exp(phi[k]):.3g}" for k in ends)
             warn(
                 f"the evidence is largest at a bound of the search, {np.exp(REACH):.3g} times more "
-                f"or less than at its start: {found}. Begin there, or choose by cross-validation",
+                f"or less than at its start: {found}. Start there, or choose by cross-validation",
                 ConvergenceWarning,
             )
 
@@ -201,8 +201,8 @@ class KernelEvidence:
         s = self._table.architecture.n_labels
         rooted = Rooted(s, root, eta)
         goal = self._table.over(rooted, ElasticNet(0.0, c2))
-        # A = g / c2 and B = g_T / c2 at an optimum, and theta = [root' A | sqrt(eta) B]; far from
-        # the phi before that may be worse than nothing
+        # A = g / c2 and B = g_T / c2 at an optimum, and theta = [root' A | sqrt(eta) B]; if phi
+        # moved far, that may be a worse start than zero
         before = rooted.pull_values(self._dual[None] / c2)[0]
         begin = min(before, np.zeros_like(before), key=goal.value)
         theta = self._newton.minimise(goal, begin).theta
@@ -228,7 +228,7 @@ class KernelEvidence:
         true = self._table.curvature(fit.f)
         right, tol = rooted.pull_values(q[None]), 1e-10 if self._exact else _laplace.TOLERANCE
         found = conjugate_gradients(fit.whitened(true), right, tol=tol)
-        if found.negative.any():  # with labels missing it may be indefinite
+        if found.negative.any():  # with missing labels H may be indefinite
             true = w
             found = conjugate_gradients(fit.whitened(true), right, tol=tol)
         inner = found.x
@@ -280,7 +280,7 @@ class KernelEvidence:
         return _Traces(s, wv - w(rooted.values(inner)), v, 1.0 / DRAWS)
 
     def _check_budget(self, n: int, budget: float) -> None:
-        # inner products, distances, gram matrix, its root, what it is the root of; derivatives
+        # inner products, distances, gram matrix, its root and the root's argument; derivatives
         held = 5 + len(self._kernel.log_parameters)
         need = 8.0 * held * n**2
         if need > budget:
@@ -301,10 +301,10 @@ def maximise_evidence(
 ) -> Best:
     """The phi of largest evidence, by L-BFGS-B within ``reach`` of the start.
 
-    Whatever the search does, the best point it came by is kept: the evidence of large problems
-    has a random part, and its gradient is not to the last digit that of the value. For the same
-    reason a line search that finds no better point in ``TRIALS`` tries ends the search: near the
-    top the random part hides any rise.
+    The best point that the search evaluates is kept. The evidence of large problems has a random
+    part, and its gradient is not exactly that of the value. For the same reason the search ends if
+    a line search finds no better point in ``TRIALS`` tries: near the maximum the random part hides
+    any rise.
 
     >>> def parabola(phi):
     ...     return Point(-float(phi @ phi), 0.0, -2.0 * phi)
@@ -312,7 +312,7 @@ def maximise_evidence(
     True
     """
     best: list[tuple[Floats, float]] = []
-    # the first step is the gradient itself: no parameter shall change by more than a factor e
+    # the first step is the gradient, scaled so that no parameter changes by more than a factor e
     scale = 0.0
 
     def loss(phi: Floats) -> tuple[float, Floats]:
@@ -331,5 +331,5 @@ def maximise_evidence(
         bounds=[(v - reach, v + reach) for v in start],
         options={"maxiter": max_iter, "ftol": tol, "maxls": TRIALS},
     )
-    # 1: the limit of iterations
+    # status 1 means that the limit of iterations was reached
     return Best(*best[-1], int(result.nfev), result.status != 1)

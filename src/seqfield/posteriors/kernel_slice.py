@@ -1,7 +1,7 @@
-"""Slice sampling of a kernel's parameters together with the scores they are the prior of.
+"""Slice sampling of kernel parameters phi together with the scores F.
 
-With whitened scores v, F = root(phi) v, the likelihood alone changes with the parameters phi
-(Murray and Adams 2010): the scores move along, and phi is not held where it is by them.
+With whitened scores v, F = root(phi) v, only the likelihood depends on phi (Murray and Adams 2010).
+The scores move together with phi, so they do not hold phi at its present value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 #: rounds, and steps of the scores in each
 ROUNDS, STEPS = 40, 30
-#: spread of the prior of a parameter's logarithm
+#: standard deviation of the prior of a parameter's logarithm
 SPREAD = 1.0
 
 
@@ -51,14 +51,14 @@ def sample_kernel(
 ) -> Floats:
     """Logarithms of the parameters (rounds, k), drawn from p(phi | y).
 
-    x are the distinct tokens (n, D) and data their numbers. Every value of phi that is looked at
-    takes O(n^3) time.
+    ``x`` (n, D) holds the distinct tokens, and ``data`` the number of each token. Every value of
+    phi that is tried takes O(n^3) time.
     """
     pairs, n = Pairs(x), int(x.shape[0])
     plain = ElasticNet(0.0, 0.0)
     table = Objective(Lookup(n_labels, n), LogLoss(), plain, data, targets, weights, constraint)
     start = kernel.log_parameters
-    # the random numbers belong to tokens, whatever the rank is
+    # the random numbers belong to tokens, so they do not depend on the rank
     v = rng.normal(size=(n, n_labels))
     b = rng.normal(size=n_labels**2 if eta > 0 else 0)
 

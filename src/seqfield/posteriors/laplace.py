@@ -1,9 +1,10 @@
 """Laplace approximation: a Gaussian at the MAP estimate, its mass and draws from it.
 
-p(theta | y) is about N(map, H^-1) with H = c2 I + J' W J, W the covariance of all indicators within
-each sequence ("full"), or within each token and pair alone ("block", Altun 2005, 5.3.4). Where
-labels are missing, W is that covariance less the one given what is known ("full"), or that of known
-tokens and pairs alone ("block"). Everything is in coordinates with the prior N(0, I / c2).
+p(theta | y) is about N(map, H^-1) with H = c2 I + J' W J. There are two forms of W. "full" is the
+covariance of all indicators within each sequence. "block" is that within each token and pair alone
+(Altun 2005, 5.3.4). With missing labels, "full" is the covariance minus the covariance given the
+known labels, and "block" is the covariance of known tokens and pairs alone. Everything is in
+coordinates with the prior N(0, I / c2).
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ Floats = NDArray[np.float64]
 
 #: up to this many parameters H is formed
 EXACT = 1500
-#: random vectors behind a determinant
+#: random vectors for the estimate of a determinant
 PROBES = 48
-#: residual, as a part of the right-hand side, of the systems behind draws: below their own noise
+#: relative residual of the linear systems for draws: below the noise of the draws
 TOLERANCE = 1e-4
 
 
 class Evidence(NamedTuple):
-    """log p(y) by Laplace's method, the standard error of its random part, log det(H / c2), and
-    whether H counts what is not known, as it must where it is not positive definite otherwise."""
+    """log p(y) by Laplace's method, the standard error of its random part, and log det(H / c2).
+
+    ``fisher`` is True if H was not positive definite and the covariance free of labels took its
+    place.
+    """
 
     value: float
     error: float
@@ -58,9 +62,9 @@ def log_evidence(
 ) -> Evidence:
     """log p(y | f) - c2 / 2 |theta|^2 - 1/2 log det(H / c2) at the MAP estimate theta.
 
-    Beyond 1500 parameters, or if there are ``probes`` (k, n_parameters) of entries 1 and -1, the
-    determinant is estimated from random vectors, the same 48 ones for the same seed: differences
-    between models have a smaller error than each value.
+    Beyond 1500 parameters, or if ``probes`` (k, n_parameters) of entries 1 and -1 are given, the
+    determinant is estimated from random vectors. The same seed gives the same 48 vectors, so the
+    difference of two models has a smaller error than each value.
     """
     c2, n = objective.prior.c2, len(theta)
     h, fisher = _posterior(objective, theta, covariance)
@@ -72,7 +76,7 @@ def log_evidence(
         found = LogDeterminant(exact_log_determinant(multiply, n), 0.0)
     else:
         given = signs(n, seed) if probes is None else probes
-        # each term to a hundredth of what it varies by
+        # the error of each term is a hundredth of its variation
         found = lanczos_log_determinant(multiply, given, tol=1e-4)
     value = -objective.value(theta) - 0.5 * found.value
     return Evidence(value, 0.5 * found.error, found.value, fisher)
@@ -105,7 +109,7 @@ def signs(n: int, seed: int, k: int = PROBES) -> Floats:
 
 
 def is_block(covariance: str) -> bool:
-    """Whether the covariance is the block form; anything else but "full" is an `InputError`."""
+    """Whether the covariance is "block"; an `InputError` if it is neither "block" nor "full"."""
     if covariance not in ("full", "block"):
         raise InputError(f"the Laplace covariance must be full or block, got {covariance!r}")
     return covariance == "block"
@@ -122,7 +126,7 @@ def _posterior(objective: Objective, theta: Floats, covariance: str) -> tuple[Cu
             "root of the gram matrix"
         )
     h = objective.curvature(theta, is_block(covariance))
-    # at a minimum it is positive definite, but the search for one may have ended early
+    # H is positive definite at a minimum, but the search for it may have ended early
     if h.drawable or smallest_value(h, len(theta)) > 0.0:
         return h, False
     return objective.curvature(theta, fisher=True), True

@@ -1,4 +1,4 @@
-"""A report on a model in one file of HTML."""
+"""A report on a model, as one HTML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqfield.report.page import render, write_page
 
 __all__ = ["learning_curve", "render", "report_content", "write_page", "write_report"]
 
-#: what `report_content` tells of, at most
+#: the largest number of steps that `report_content` reports
 N_STEPS = 5
 
 
@@ -33,15 +33,19 @@ def write_report(
     learning_curve: tuple[Any, Any] | None = None,
     verbose: bool = False,
 ) -> None:
-    """Write a report on how a model does on labelled sequences: one HTML file, atomically.
+    """Write a report on the performance of a model on labelled sequences, as one HTML file.
+
+    The file is written atomically: it is complete, or it is not there.
 
     Parameters
     ----------
-    model : a fitted estimator; without probabilities the report has no part that needs them
+    model : a fitted estimator. If it has no probabilities, the report leaves out the parts that
+        need them
     X, y : sequences and their gold labels; None is a missing label
-    path : where to write
+    path : the file to write
     title, scheme, n_boot, tokens : as in `report_content`
-    learning_curve : (X_train, y_train), to show how the scores grow with the training data
+    learning_curve : None, or (X_train, y_train) to show how the scores grow with the training data.
+        It costs about twice as much as one fit
     verbose : whether to show progress
 
     >>> import seqfield as sf, tempfile, pathlib
@@ -65,7 +69,7 @@ def write_report(
 
 @contextmanager
 def steps(*, show: bool, curve: bool) -> Iterator[Callable[[str], None]]:
-    """Progress of a report: to be called with a word on what is next."""
+    """Progress of a report: a function to be called with the name of the next step."""
     total = N_STEPS + len(learning.SHARES) * curve
     with progress("report", total, show=show) as told:
         done = count()

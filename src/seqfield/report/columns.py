@@ -1,4 +1,4 @@
-"""Long columns of numbers as short text, and what the list of sequences is drawn from."""
+"""Long columns of numbers as short text, and the data of the list of sequences."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from seqfield.report.judged import Judged
 
-#: probabilities are kept in units of one part in this many
+#: probabilities are stored as whole numbers of 1 / UNIT
 UNIT = 10_000
 
-#: labels kept for each token, and the least probability worth keeping
+#: labels kept for each token, and the smallest probability that is kept
 N_TOP, LEAST = 5, 0.0005
 
-#: thresholds of the slider: steps of a hundredth, finer and finer near 1
+#: thresholds of the slider: steps of 0.01, and smaller steps near 1
 THRESHOLDS = np.array(
     [
         *(k / 100 for k in range(99)),
@@ -29,7 +29,7 @@ _KINDS = {"u1": "u8", "u2": "u16", "u4": "u32", "f4": "f32"}
 
 
 def column(values: Any, kind: str | None = None) -> dict[str, str]:
-    """Numbers as base64 of a little-endian array of the smallest kind that holds them.
+    """Numbers as base64 of a little-endian array, of the smallest type that holds them.
 
     >>> column([1, 2, 300])
     {'u16': 'AQACACwB'}
@@ -43,7 +43,7 @@ def column(values: Any, kind: str | None = None) -> dict[str, str]:
 
 
 def parts(p: Any) -> NDArray[np.float64]:
-    """Probabilities in units; only what is certain is 0 or all of them.
+    """Probabilities as whole numbers of units. Only exact 0 and 1 give 0 and all units.
 
     >>> parts([0.0, 1e-9, 0.25, 1 - 1e-9, 1.0]).tolist()
     [0.0, 1.0, 2500.0, 9999.0, 10000.0]
@@ -53,7 +53,7 @@ def parts(p: Any) -> NDArray[np.float64]:
 
 
 def level_of(confidence: Any) -> NDArray[np.int64]:
-    """The place of the highest threshold that each confidence reaches.
+    """The index of the highest threshold that each confidence reaches.
 
     >>> THRESHOLDS[level_of([0.0, 0.1234, 0.99, 0.9995, 1.0])].tolist()
     [0.0, 0.12, 0.99, 0.9995, 0.99999]
@@ -65,9 +65,9 @@ def level_of(confidence: Any) -> NDArray[np.int64]:
 def drawn(judged: Judged, words: list[list[str]]) -> dict[str, Any]:
     """The sequences as columns over tokens.
 
-    Codes are places among the labels; ``gold`` is one more, 0 where there is none. Of each
-    token ``kept`` labels follow in ``top`` and ``p``: the predicted one, the gold one if it is
-    another, then the most probable others.
+    Codes are indices into the labels. ``gold`` is the code plus 1, or 0 without a gold label. For
+    each token, ``top`` and ``p`` hold ``kept`` labels: the predicted label, the gold label if it
+    differs, and then the most probable other labels.
     """
     out: dict[str, Any] = {
         "words": words,
@@ -85,7 +85,7 @@ def drawn(judged: Judged, words: list[list[str]]) -> dict[str, Any]:
 
 
 def surprise(judged: Judged) -> NDArray[np.float64] | None:
-    """-log p(gold labels) of each sequence (n,): of the whole labelling, or else token by token."""
+    """-log p(gold labels) of each sequence (n,): of the whole labelling, or summed over tokens."""
     if judged.log_gold is not None:
         return 0.0 - judged.log_gold
     if judged.proba is None:

@@ -1,4 +1,4 @@
-"""What the report shows, as plain data: numbers, names and columns."""
+"""The content of the report as plain data: numbers, names and columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADLINES = (
 )
 LOWER_IS_BETTER = "Probabilities"
 
-#: features of each label that are shown
+#: number of features that are shown for each label
 N_FEATURES = 12
 
 
@@ -44,19 +44,20 @@ def report_content(
     tokens: list[list[str]] | None = None,
     step: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Everything the report on ``model`` and the labelled sequences (X, y) shows.
+    """The content of the report on ``model`` and the labelled sequences (X, y).
 
     Parameters
     ----------
-    title : heading of the report; the model's class without one
-    scheme : of the spans: a name, "auto" to count spans if the labels look like such, or "none"
-    n_boot : resamples behind the 95 % intervals
-    tokens : the text of each token; by default what X holds: a word, the first column of a row,
-        the first string among attributes, or else the position
-    step : called with a word on what is next
+    title : heading of the report; by default the name of the model's class
+    scheme : label scheme of the spans: a name, "auto" to count spans if the labels look like spans,
+        or "none"
+    n_boot : number of resamples for the 95 % intervals. Raise it for steadier intervals
+    tokens : the text of each token. By default it is taken from X: a word, the first column of a
+        row, the first string among attributes, or else the position
+    step : a function that is called with the name of each step
 
-    A gold label that the model does not know counts as missed; its token is left out of NLL,
-    calibration error, Brier score and reliability, as by ``seqfield eval``.
+    A gold label that the model does not know counts as missed. Its token is left out of NLL,
+    calibration error, Brier score and reliability, as in ``seqfield eval``.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("test")
@@ -140,7 +141,7 @@ def _text(token: Any, t: int) -> str:
 
 
 def settings(model: Any) -> dict[str, Any]:
-    """The arguments of a model that are not the default ones.
+    """The arguments of a model that differ from their defaults.
 
     >>> import seqfield as sf
     >>> settings(sf.CRF(c2=0.5))
@@ -184,7 +185,7 @@ def _features(model: Any) -> dict[str, Any] | None:
 
 
 def _first(weights: Iterable[Weight], names: list[Any]) -> dict[Any, list[Weight]]:
-    """The first few of each label."""
+    """The first few weights of each label."""
     out: dict[Any, list[Weight]] = {name: [] for name in names}
     missing = len(names)
     for weight in weights:
@@ -198,7 +199,7 @@ def _first(weights: Iterable[Weight], names: list[Any]) -> dict[Any, list[Weight
 
 
 def _cliques(model: Any) -> list[Weight]:
-    """Chosen vertex cliques by their place in the training data, the largest first."""
+    """Chosen vertex cliques, named by their place in the training data; the largest first."""
     found = [
         Weight(c.labels[0], f"sequence {c.place[0]}, token {c.place[1]}", c.coefficient)
         for c in model.cliques_
@@ -212,7 +213,7 @@ def _per_label(judged: Judged) -> list[dict[str, Any]]:
     place = {label: k for k, label in enumerate(judged.labels)}
     rows = [{"label": place[label], **scores._asdict()} for label, scores in found.items()]
     if judged.confidence is not None:
-        # mean confidence over the labelled tokens that were given the label
+        # mean confidence over the labelled tokens for which the label was predicted
         codes, size = judged.codes[judged.known], len(judged.labels)
         count = np.bincount(codes, minlength=size)
         total = np.bincount(codes, weights=judged.confidence[judged.known], minlength=size)
@@ -249,7 +250,7 @@ def _confusion(judged: Judged) -> list[list[int]]:
 
 
 def _reliability(judged: Judged) -> dict[str, Any] | None:
-    """Of all graded tokens and of those given each label: (confidence, accuracy, count) a bin."""
+    """(confidence, accuracy, count) of each bin: for all graded tokens, and by predicted label."""
     if judged.confidence is None:
         return None
     graded = judged.graded
@@ -274,9 +275,9 @@ def _bins(count: Any, confidence: Any, right: Any) -> list[list[float] | None]:
 
 
 def _coverage(judged: Judged) -> dict[str, Any] | None:
-    """Labelled tokens of at least each threshold's confidence, and how many of them are right.
+    """For each threshold: labelled tokens of at least this confidence, and how many are right.
 
-    Here a gold label that the model does not know counts: the token is wrong at any threshold.
+    A token whose gold label the model does not know counts here; it is wrong at any threshold.
     """
     if judged.confidence is None:
         return None

@@ -1,6 +1,6 @@
 """Scores with 95 % intervals, by resampling whole sequences.
 
-Every score is a function of sums over sequences, so a resample needs no second look at tokens: it
+Every score is a function of sums over sequences. So a resample does not read the tokens again: it
 is a row of weights (how often each sequence was drawn) times the matrix of the sequences' sums.
 """
 
@@ -16,7 +16,7 @@ from seqfield.report.judged import Codes, Floats, Judged
 N_BINS = 15
 LEVELS = (0.025, 0.975)
 
-#: numbers in the weights of the resamples that are held at once: 32 MiB
+#: numbers in the weights of resamples that are in memory at once: 32 MiB
 HELD = 2**22
 
 
@@ -38,7 +38,7 @@ def bin_of(confidence: Floats, n_bins: int = N_BINS) -> Codes:
 
 
 def sums(judged: Judged) -> dict[str, Floats]:
-    """What the scores are made of, summed in each sequence: arrays (n,), of bins (n, 15)."""
+    """Sums over the tokens of each sequence, for the scores: arrays (n,), for bins (n, 15)."""
     known, right = judged.known, judged.right
     out = {"known": judged.in_row(known), "right": judged.in_row(known & right)}
     out["labelled"] = (out["known"] > 0).astype(np.float64)
@@ -76,15 +76,15 @@ def _sums_of_probabilities(judged: Judged, proba: Floats) -> dict[str, Floats]:
 
 
 def _split(name: str, values: Floats) -> dict[str, Floats]:
-    """Values and, apart from them, where they are infinite: 0 times infinity is no number."""
+    """Finite values, and apart from them marks of infinite ones: 0 times infinity is NaN."""
     infinite = np.isinf(values)
     return {name: np.where(infinite, 0.0, values), f"{name}_infinite": infinite.astype(np.float64)}
 
 
 def scores(total: dict[str, Floats]) -> dict[str, Floats]:
-    """The scores of totals, which may be of many resamples: arrays of any shape (of bins one more).
+    """The scores of totals, also of many resamples: arrays of any shape, one more axis for bins.
 
-    A share of nothing is nan; precision, recall and F1 are then 0, as in `seqfield.metrics`.
+    0/0 is nan for shares, and 0 for precision, recall and F1, as in `seqfield.metrics`.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         out = {
@@ -113,21 +113,21 @@ def _whole(name: str, total: dict[str, Floats]) -> Floats:
 def intervals(judged: Judged, n_boot: int = 1000, random_state: int = 0) -> dict[str, Score]:
     """Every score with the 2.5 % and 97.5 % quantiles of ``n_boot`` resamples of the sequences.
 
-    The calibration error is too high in a sample, and in a resample once more; the quantiles are
-    mirrored at the score to undo that (the basic bootstrap), and cut at 0.
+    The calibration error is biased upwards in a sample, and in a resample once more. So its
+    quantiles are mirrored at the score (the basic bootstrap) and cut at 0.
 
     Costs n_boot x n random numbers and one product (n_boot, n) x (n, K), K about 30.
     """
     number("n_boot", n_boot, low=0, whole=True)
     parts = sums(judged)
     values = scores({name: part.sum(axis=0) for name, part in parts.items()})
-    if len(judged.gold) < 2:  # resamples of one sequence tell nothing
+    if len(judged.gold) < 2:  # resamples of one sequence are all equal
         n_boot = 0
     drawn = resampled(parts, n_boot, np.random.default_rng(random_state))
     out = {}
     for name, value in values.items():
         found = drawn[name][~np.isnan(drawn[name])]
-        # order statistics: an infinite score cannot be interpolated
+        # order statistics, because infinite scores cannot be interpolated
         ends = np.quantile(found, LEVELS, method="inverted_cdf") if len(found) else (np.nan, np.nan)
         low, high = map(float, ends)
         if name == "ece":

@@ -1,4 +1,4 @@
-"""What a model says of labelled sequences, as flat arrays over all tokens."""
+"""Predictions and gold labels of sequences, as flat arrays over all tokens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Judged:
 
     @property
     def graded(self) -> NDArray[np.bool_]:
-        """Tokens whose gold label the model knows (N,): what scores of probabilities count."""
+        """Tokens whose gold label the model knows (N,). Scores of probabilities use only these."""
         return self.known & (self.gold_codes < self.n_classes)
 
     @property
@@ -77,9 +77,9 @@ class Judged:
         return sums
 
     def spans(self) -> tuple[list[set[Span]], list[set[Span]]]:
-        """Gold and predicted spans of each sequence; of an unlabelled one both are empty."""
+        """Gold and predicted spans of each sequence; both are empty for an unlabelled sequence."""
         labelled = self.in_row(self.known) > 0
-        # the None between sequences ends every span, so one pass serves them all
+        # a None between sequences ends every span, so one pass reads all sequences
         starts = self.offsets[:-1] + np.arange(len(labelled))
         found = []
         for rows in (self.gold, self.predicted):
@@ -102,10 +102,10 @@ def judge(
     scheme: str = "auto",
     step: Callable[[str], None] = lambda text: None,
 ) -> Judged:
-    """Let the model label X and put it beside the gold labels y; ``step`` is told what is next.
+    """Label X with the model, and compare the result with the gold labels y.
 
-    ``scheme`` is that of the spans: a name, "auto" to count spans if all labels look
-    like such, or "none".
+    ``step`` is called with the name of each step. ``scheme`` is the label scheme of the spans: a
+    name, "auto" to count spans if all labels look like spans, or "none".
 
     >>> import seqfield as sf
     >>> X, y = [["a", "b"], ["b"]], [["x", "y"], ["z"]]

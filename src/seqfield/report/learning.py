@@ -1,4 +1,4 @@
-"""Learning curves: the same model on growing shares of the training data."""
+"""Learning curves: scores of a model on growing shares of the training data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def learning_curve(
 ) -> dict[str, Any]:
     """Scores on (X, y) of clones of ``model``, fitted on 6 % to all of the training sequences.
 
-    Smaller shares are part of the larger ones; ones of fewer than two sequences are left out.
-    Costs about twice as much as one fit on all.
+    Each share contains the smaller shares. Shares of fewer than two sequences are left out. The
+    cost is about twice that of one fit on all sequences.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("test")
@@ -46,8 +46,7 @@ def learning_curve(
     order = np.random.default_rng(random_state).permutation(len(y_train))
     classes = _labels(model, y_train)
     points = {}
-    # all sequences come first, in their own order: what is wrong with them is then named by its
-    # true place
+    # the fit on all sequences, in their own order, comes first: an error then names the true place
     for share in SHARES:
         size = round(share * len(order))
         if size < 2:
@@ -72,7 +71,7 @@ def _some(rows: Any, chosen: Any) -> Any:
 
 
 def _labels(model: Any, y: Any) -> list[Any]:
-    """The model's labels and those of y: a small share may lack some."""
+    """The labels of the model and of y: a small share of the data may lack some."""
     met: dict[Any, None] = dict.fromkeys(model.classes_.tolist())
     for row in y:
         for label in row if row is not None else ():

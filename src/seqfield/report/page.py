@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else."""
+"""The report as one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ SCRIPTS = ("base.js", "charts.js", "tables.js", "sequences.js", "main.js")
 def render(content: dict[str, Any]) -> str:
     """The HTML of the report.
 
-    Whatever the user supplies stands in the title, escaped, or in JSON without any angle bracket,
-    and the scripts put it on the page as text. The page may run only the scripts that come with it
-    and may load nothing.
+    Text from the user is in the title (escaped) or in JSON without angle brackets, and scripts put
+    it on the page as text. The page can run only its own scripts and can load nothing.
 
     >>> page = render({"title": "</title><b>", "labels": ["</script>"]})
     >>> "&lt;/title&gt;&lt;b&gt;" in page, page.count("</script>")
@@ -38,13 +37,13 @@ def render(content: dict[str, Any]) -> str:
         "script_hash": _hash(script),
         "content": _json(content),
     }
-    # one pass: marks inside what is filled in are left alone
+    # one pass, so that marks inside inserted text are not replaced
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], _asset("report.html"))
 
 
 def write_page(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the HTML of the report to a file, atomically."""
-    # half of a surrogate pair is no UTF-8, but JSON has an escape for it, which is just this one
+    # half of a surrogate pair is not valid UTF-8, but this is its JSON escape
     write_atomically(path, render(content).encode("utf-8", "backslashreplace"))
 
 
@@ -58,7 +57,7 @@ def _hash(text: str) -> str:
 
 
 def _json(content: Any) -> str:
-    """JSON that can stand inside a script element; what is no finite number is null, or a string.
+    """JSON for a script element; NaN becomes null, and infinity becomes a string.
 
     >>> _json({"a": [float("nan"), float("inf")], "b": "<!--"})
     '{"a":[null,"Infinity"],"b":"\\\\u003c!--"}'
@@ -73,7 +72,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        # words and counts, the long ones, hold no floats
+        # long lists hold words and counts, and no floats
         if all(type(part) in (str, int) for part in value):
             return value
         return [_finite(part) for part in value]

@@ -1,1 +1,1 @@
-"""Samplers: an objective to draws from the posterior it stands for."""
+"""Samplers: draws from the posterior of an objective."""

@@ -1,5 +1,5 @@
-"""What samplers share: chains of draws from a posterior with the prior N(0, I), and how well they
-have mixed."""
+"""The common part of samplers: chains of draws from a posterior with the prior N(0, I), and
+diagnostics of their mixing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqfield._checks import number
 from seqfield._parallel import run
 from seqfield.solvers._base import Callback, Floats, Step
 
-#: scalars of a draw that are watched
+#: scalars of a draw that the diagnostics use
 WATCHED = ("log-likelihood", "squared norm")
 
 
@@ -39,40 +39,44 @@ class Draws(NamedTuple):
 
     @property
     def still(self) -> list[int]:
-        """The chains that never moved in two steps or more."""
+        """The chains that never moved, if there were at least two steps."""
         if self.watched.shape[1] < 2:
             return []
         return np.flatnonzero((np.ptp(self.watched, axis=1) == 0.0).all(axis=1)).tolist()
 
     @property
     def effective_sample_size(self) -> float:
-        """Of the watched scalar that has the least."""
+        """The smallest effective sample size of the watched scalars."""
         return min(map(effective_sample_size, self._telling))
 
     @property
     def r_hat(self) -> float:
-        """Of the watched scalar that has the largest; infinite if a chain never moved, wherever it
-        stands, unless there are too few steps to tell."""
+        """The largest R-hat of the watched scalars.
+
+        It is infinite if a chain never moved, unless there are too few steps to know.
+        """
         largest = max(map(split_r_hat, self._telling))
         return float("inf") if self.still and not np.isnan(largest) else largest
 
     @property
     def _telling(self) -> list[Floats]:
-        """The watched scalars, without one that is the same everywhere while chains move: where
-        all labels are sure, every log-likelihood is 0."""
+        """The watched scalars, without a scalar that is constant although the chains move.
+
+        For example, every log-likelihood is 0 if all labels are certain.
+        """
         each = [self.watched[:, :, k] for k in range(len(WATCHED))]
         return [values for values in each if np.ptp(values) > 0.0] or each
 
 
 class Move(NamedTuple):
-    """Where a chain stands after a step."""
+    """The state of a chain after a step."""
 
     theta: Floats
     log_likelihood: float
 
 
 class Plan(NamedTuple):
-    """Steps of each chain, those of them that are burnt, and the draws kept of all chains."""
+    """Steps of each chain, how many of them are burn-in, and the draws kept of all chains."""
 
     n_steps: int
     n_burnt: int
@@ -89,14 +93,14 @@ class Plan(NamedTuple):
         return cls(n_steps, n_burnt, n_chains, min(n_samples, n_chains * (n_steps - n_burnt)))
 
     def kept(self, chain: int) -> NDArray[np.int64]:
-        """The steps of a chain whose draws are kept: evenly spread, the last one among them."""
+        """The steps of a chain whose draws are kept: evenly spread, with the last step."""
         share = len(range(chain, self.n_samples, self.n_chains))
         spread = np.linspace(self.n_burnt, self.n_steps, share + 1)[1:]
         return np.unique(np.ceil(spread).astype(np.int64) - 1)
 
 
 class Chain(NamedTuple):
-    """What is kept of one chain."""
+    """The kept draws and watched scalars of one chain."""
 
     theta: Floats
     watched: Floats
@@ -112,7 +116,7 @@ class Recorder:
         self._watched: list[tuple[float, float]] = []
 
     def __call__(self, move: Move) -> None:
-        """Take in the next step."""
+        """Record the next step."""
         if self._step >= self.plan.n_burnt:
             self._watched.append((move.log_likelihood, float(move.theta @ move.theta)))
         if self._step in self._wanted:
@@ -121,8 +125,10 @@ class Recorder:
 
     @property
     def chain(self) -> Chain:
-        """What was kept; of a chain that was stopped early its last draw at least, unless none is
-        wanted of it."""
+        """The kept part of the chain.
+
+        If the chain was stopped early, at least its last draw is kept, unless the plan wants none.
+        """
         move = self._last
         kept = self._kept or [move.theta.copy()][: len(self._wanted)]
         watched = self._watched or [(move.log_likelihood, float(move.theta @ move.theta))]
@@ -175,7 +181,7 @@ def joined(chains: list[Chain], n_evaluations: int, n_iter: int) -> Draws:
 
 
 class Teller:
-    """Passes the steps of all chains on to one callback."""
+    """Passes the steps of all chains to one callback."""
 
     def __init__(self, callback: Callback | None) -> None:
         self.callback, self.count = callback, 0
@@ -188,8 +194,9 @@ class Teller:
 
 
 def split_r_hat(values: Floats) -> float:
-    """Potential scale reduction of chains (m, n), each cut in two: about 1 once they agree, and
-    infinite if none of them moves.
+    """Split R-hat: potential scale reduction of chains (m, n), each cut into two halves.
+
+    It is about 1 if the chains agree, and infinite if no chain moves.
 
     >>> rng = np.random.default_rng(0)
     >>> split_r_hat(rng.normal(size=(4, 1000))) < 1.01
@@ -201,7 +208,7 @@ def split_r_hat(values: Floats) -> float:
     if half < 2:
         return float("nan")
     parts = np.vstack([values[:, :half], values[:, -half:]])
-    # from where each begins, so that rounding does not make a constant vary
+    # relative to the first value, so that rounding does not make a constant vary
     within = (parts - parts[:, :1]).var(axis=1, ddof=1).mean()
     between = parts.mean(axis=1).var(ddof=1)
     if within == 0.0:
@@ -210,10 +217,10 @@ def split_r_hat(values: Floats) -> float:
 
 
 def effective_sample_size(values: Floats) -> float:
-    """Independent draws that would tell as much of the mean as chains (m, n) do.
+    """Effective sample size: independent draws that give the mean as precisely as chains (m, n).
 
-    Autocorrelations of all chains together, summed in pairs while these fall and stay positive
-    (Geyer's initial monotone sequence). A chain that does not move is one draw at most.
+    The autocorrelations of all chains are summed in pairs while the pairs fall and stay positive
+    (Geyer's initial monotone sequence). A chain that does not move counts as one draw at most.
 
     >>> rng = np.random.default_rng(0)
     >>> 3000 < effective_sample_size(rng.normal(size=(4, 1000))) < 5000
@@ -222,7 +229,7 @@ def effective_sample_size(values: Floats) -> float:
     m, n = values.shape
     if n < 4:
         return float("nan")
-    moved = values - values[:, :1]  # exactly 0 of a chain that does not
+    moved = values - values[:, :1]  # exactly 0 for a chain that does not move
     centred = moved - moved.mean(axis=1, keepdims=True)
     size = 2 ** int(np.ceil(np.log2(2 * n)))
     power = np.abs(np.fft.rfft(centred, size, axis=1)) ** 2
@@ -239,5 +246,5 @@ def effective_sample_size(values: Floats) -> float:
     pairs = pairs[: negative[0] if len(negative) else len(pairs)]
     time = max(-1.0 + 2.0 * np.minimum.accumulate(pairs).sum(), 1.0 / np.log10(m * n))
     n_still = int((np.ptp(values, axis=1) == 0.0).sum())
-    # those alone, each with the weight 1 / m in the mean, leave it a variance of n_still / m^2
+    # chains that do not move, with the weight 1 / m each, give the mean a variance of n_still / m^2
     return float(min(m * n / time, m * m / n_still) if n_still else m * n / time)

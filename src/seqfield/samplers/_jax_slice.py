@@ -1,7 +1,7 @@
 """The device's side of `device_slice`: steps of many chains of elliptical slice sampling at once.
 
-A step is that of `elliptical_slice`. Brackets of all chains shrink side by side until every chain
-has an angle; one that has it waits for the others.
+A step is that of `elliptical_slice`. The brackets of all chains shrink side by side until every
+chain has an angle. A chain that has its angle waits for the others.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Function(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the chains stand: functions, their log-likelihoods (k,), the random key, and how many
-    likelihoods were looked at."""
+    """The state of the chains: functions, their log-likelihoods (k,), the random key, and the
+    number of evaluated likelihoods."""
 
     at: Function
     value: Any
@@ -41,11 +41,11 @@ class State(NamedTuple):
 
 
 def bytes_needed(model: Model, k: int) -> float:
-    """What the steps of k chains take at least.
+    """The least memory in bytes for the steps of k chains.
 
-    On CPUs and GPUs XLA takes 4.1 to 5.6 times the numbers of k functions and of their scores in
-    all sequences: the present functions, the directions, those along them, and what a forward pass
-    makes of scores.
+    On CPUs and GPUs, XLA needs 4.1 to 5.6 times the numbers of k functions and of their scores in
+    all sequences. These are the present functions, the directions, the functions along them, and
+    the arrays of a forward pass.
     """
     (n, r), s = model.root.shape, model.chains.ban.shape[0]
     padded = sum(bucket.extra.size for bucket in model.chains.buckets)
@@ -80,8 +80,10 @@ def start(model: Model, key: Any, k: int) -> State:
 
 @partial(jit, donate_argnums=3)
 def advance(model: Model, state: State, n: Any, watched: Any) -> tuple[State, Any]:
-    """n steps, n at most the length of ``watched`` (., k, 2), which gets log-likelihoods and
-    squared norms. Scores are made anew at the end, for what rounding has taken apart."""
+    """Make n steps; ``watched`` (at least n, k, 2) gets log-likelihoods and squared norms.
+
+    At the end the scores are computed again from the parameters, to remove rounding errors.
+    """
 
     def body(i: Any, carry: Any) -> Any:
         state, watched = carry
@@ -124,7 +126,7 @@ def _step(model: Model, state: State) -> State:
     first = (0, angle, angle - 2.0 * jnp.pi, angle, state.value, jnp.full(k, True), 0)
     found = lax.while_loop(lambda c: (c[0] < SHRINKS) & c[5].any(), shrink, first)
     _, angle, _, _, value, todo, looked = found
-    # a bracket that found nothing stays where it is
+    # a chain whose bracket found no angle does not move
     value = jnp.where(todo, state.value, value)
     at = along(jnp.where(todo, 0.0, angle))
     return State(at, value, key, state.n_evaluations + looked)

@@ -1,7 +1,7 @@
 """Elliptical slice sampling with all chains on JAX's device; see `elliptical_slice`.
 
-A step costs a device about as much for a hundred chains as for one, so many chains are what it is
-for. The host gets the watched scalars of a block of steps, and the draws that are kept.
+On a device a step of a hundred chains costs about as much as a step of one, so use many chains. The
+host gets the watched scalars of a block of steps, and the kept draws.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DeviceSlice:
             if stopped:
                 break
         every = np.concatenate(watched).transpose(1, 0, 2)
-        # of chains that are stopped early at least the last step
+        # at least the last step of chains that were stopped early
         after = every[:, min(plan.n_burnt, done - 1) :]
         empty = np.zeros((0, architecture.n_parameters))
         found = [Chain(np.array(k) if k else empty, w) for k, w in zip(kept, after, strict=True)]

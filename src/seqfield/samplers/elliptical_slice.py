@@ -1,14 +1,14 @@
 """Elliptical slice sampling (Murray, Adams and MacKay 2010) of Gaussian-process scores.
 
-theta = [b | B] ~ N(0, I) stands for scores F = root b and T = sqrt(eta) B. A step draws nu from the
-prior and looks for a point theta cos a + nu sin a on their ellipse whose likelihood is above a
-random share of the present one, shrinking the bracket of angles: no step is ever rejected and
-there is nothing to tune.
+theta = [b | B] ~ N(0, I) gives the scores F = root b and T = sqrt(eta) B. A step draws nu from the
+prior. On the ellipse theta cos a + nu sin a it looks for a point whose likelihood is above a random
+share of the present likelihood. The bracket of angles shrinks until such a point is found. No step
+is rejected, and there is nothing to tune.
 
-Scores go along the ellipse as theta does: the product root nu, made for many steps at once, is all
-that touches the covariance, and the gold path's score is linear. What is left for each angle is
-one exponential a score and one forward pass, and of these only as many sequences as show that an
-angle is below the level: none can add to the likelihood.
+Scores move along the ellipse as theta does. So only the product root nu uses the covariance, and it
+is computed for many steps at once. The score of the gold labels is linear. The remaining work for
+an angle is one exponential for each score and one forward pass. No sequence can add to the
+log-likelihood, so an angle is given up at the first sequence that brings the sum below the level.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seqfield.solvers._base import Callback, Floats
 
 #: numbers in the prior draws that are made at once: 16 MiB as float32
 BLOCK = 2**22
-#: angles that are looked at in one step at most: by then the bracket is the present point
+#: the largest number of angles tried in a step: by then the bracket is the present point
 SHRINKS = 100
 
 
@@ -75,7 +75,7 @@ class Walk:
 
     @property
     def n_evaluations(self) -> int:
-        """Likelihoods looked at."""
+        """Number of evaluated likelihoods."""
         return self.likelihood.n_evaluations
 
     def _scores(self, theta: Floats) -> tuple[Floats, Floats]:
@@ -108,7 +108,7 @@ class Walk:
                 steps = a * steps + b * other_steps
                 _numba_total.turn(f, nu, a, b)
                 yield Move(theta, now)
-            f, steps = self._scores(theta)  # what rounding has taken apart
+            f, steps = self._scores(theta)  # computed again, to remove rounding errors
 
     def _angle(
         self, f: Floats, nu: Any, steps: Floats, other: Floats, now: float
@@ -160,8 +160,8 @@ class Likelihood:
     def slice(
         self, f: Floats, g: Any, steps: Floats, other: Floats, level: float, uniforms: Floats
     ) -> tuple[float, float, float]:
-        """cos and sin of the first angle of a shrinking bracket where the log-likelihood is above
-        the level, and its value; NaN if the uniforms come to an end."""
+        """cos and sin of the first angle of a shrinking bracket whose log-likelihood is above the
+        level, and the log-likelihood; NaN if the uniforms run out."""
         if not self.constrained:
             scores, known = self._line(f, g, steps, other)
             a, b, value, n = _numba_total.slice_angle(
@@ -185,7 +185,7 @@ class Likelihood:
     def _line(
         self, f: Floats, g: Any, steps: Floats, other: Floats
     ) -> tuple[tuple[Any, Any], tuple[Any, Any, Any]]:
-        """F and G' by token; what is known of the labels, and the chains."""
+        """F and G' by token, the known labels, and the chains."""
         _numba_total.by_token(f, g, self.rows, *self.by_token)
         path = np.zeros((0, 2))
         if not len(self.held):

@@ -1,19 +1,19 @@
 """Hamiltonian Monte Carlo and NUTS for posteriors with the prior N(0, I).
 
-The energy is -log p(y | theta) + |theta|^2 / 2 + |p|^2 / 2. Without the likelihood the motion is a
-rotation of (theta, p), which is taken exactly; the likelihood kicks p before and after it
-(Shahbaba et al. 2014). So the step is limited by the likelihood alone, however many parameters
-there are that the data say nothing of.
+The energy is -log p(y | theta) + |theta|^2 / 2 + |p|^2 / 2. Without the likelihood, the motion is a
+rotation of (theta, p), which is computed exactly. The likelihood kicks p before and after the
+rotation (Shahbaba et al. 2014). So only the likelihood limits the step size. Parameters of which
+the data say nothing do not.
 
-In the burn-in the step goes to where a share ``accept`` of proposals is taken (dual averaging,
-Hoffman and Gelman 2014); a burn-in that is too short for that has steps before it that nobody sees.
-From a draw of the prior any step goes downhill, so one that is not tuned is far too large where the
-chain arrives, and moves it no more.
+During burn-in, dual averaging tunes the step size so that a share ``accept`` of proposals is
+accepted (Hoffman and Gelman 2014). If the burn-in is too short for that, extra steps come before
+it; they are not recorded. Tuning is needed: from a draw of the prior, a step of any size goes
+downhill. An untuned step is then far too large near the posterior, and the chain does not move any
+more.
 
-The chains of HMC go side by side, with paths of the same random length: a product with the root of
-the covariance, which is what a gradient costs, reads it once for all of them. NUTS doubles a path
-until it turns back and takes a point of it with the probability of its energy; its chains run on
-threads.
+The chains of HMC run side by side, with paths of the same random length. A gradient costs a product
+with the root of the covariance, which is read once for all chains. NUTS doubles a path until it
+turns back, and takes a point of it with the probability of its energy. Its chains run on threads.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from seqfield.objectives.objective import Objective
 from seqfield.samplers._base import Draws, Move, Plan, Recorder, Teller, joined, run_chains
 from seqfield.solvers._base import Callback, Floats
 
-#: an energy this far above the first one: the path has gone astray
+#: a path diverges if its energy is this far above the first one
 ASTRAY = 1000.0
-#: doublings of a path of NUTS; a path of HMC has no more steps than that either
+#: doublings of a path of NUTS; they limit the steps of a path of HMC too
 DEPTH = 8
-#: steps in which the step size is tuned at least
+#: the least number of steps for tuning the step size
 TUNED = 20
-#: how far a path of HMC goes at most: a quarter of the prior's period, after which nothing of
-#: where it began is left
+#: the longest path of HMC: a quarter of the prior's period, after which nothing of the start is
+#: left
 LENGTH = np.pi / 2
 
 
@@ -66,7 +66,7 @@ class Energies(Protocol):
 
 
 class Point(NamedTuple):
-    """A place in phase space, with minus the log-likelihood and its gradient there."""
+    """A point in phase space, with minus the log-likelihood and its gradient."""
 
     theta: Floats
     p: Floats
@@ -80,7 +80,7 @@ class Point(NamedTuple):
 
 
 class Points(NamedTuple):
-    """The same for several chains, one a row."""
+    """Points in phase space of several chains, one in each row."""
 
     theta: Floats
     p: Floats
@@ -94,8 +94,8 @@ class Points(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A stretch of a trajectory: its ends, a point drawn from it, the log of its summed weights,
-    the sum of its momenta, whether it turned or went astray, and how well its steps did."""
+    """A part of a trajectory: its ends, a point drawn from it, the log of its summed weights, the
+    sum of its momenta, whether it turned or diverged, and the acceptance of its steps."""
 
     left: Point
     right: Point
@@ -170,7 +170,7 @@ class _SideBySide:
         return Points(theta, p, *self.goal.each_value_and_grad(theta))
 
     def _path(self, start: Points, size: float) -> tuple[Points, float]:
-        """A path of random length, taken or not by each chain; the mean share of taken ones."""
+        """A path of random length, accepted or not by each chain; and the mean acceptance."""
         n = max(1, min(2**DEPTH, round(self.rng.uniform(0.2, 1.0) * LENGTH / size)))
         end = start
         for _ in range(n):
@@ -255,7 +255,7 @@ class _Chain:
         return first_step(lambda size: start.energy - rotated(start, size, self._at).energy)
 
     def _turning(self, start: Point, size: float) -> tuple[Point, float]:
-        """A path that is doubled until it turns; one point of it."""
+        """One point of a path that is doubled until it turns back."""
         path = Path(start, start, start, 0.0, start.p, False, 0.0, 0)
         for depth in range(DEPTH):
             forward = bool(self.rng.random() < 0.5)
@@ -265,7 +265,7 @@ class _Chain:
             if more.ended:
                 path = path._replace(accept=accept, n_steps=n)
                 break
-            # towards the new half, which is further away
+            # the new half is preferred, because it is farther away
             odds = min(0.0, more.log_weight - path.log_weight)
             chosen = more.chosen if np.log(self.rng.random()) < odds else path.chosen
             path = _joined(path, more, chosen, forward)
@@ -274,7 +274,7 @@ class _Chain:
         return path.chosen, path.accept / max(1, path.n_steps)
 
     def _tree(self, edge: Point, depth: int, size: float, energy: float) -> Path:
-        """2^depth steps on from an edge."""
+        """A path of 2^depth steps from one end of a path."""
         if depth == 0:
             new = rotated(edge, size, self._at)
             gain = energy - new.energy
@@ -299,7 +299,7 @@ def _joined(path: Path, more: Path, chosen: Point, forward: bool) -> Path:
     left, right = (path, more) if forward else (more, path)
     rho = path.rho + more.rho
     turned = _turned(left.left, right.right, rho)
-    # also between the halves: two half periods make a whole one, which ends where it began
+    # also checked between the halves: two half periods make a whole one, which ends at its start
     turned |= _turned(left.left, right.left, left.rho + right.left.p)
     turned |= _turned(left.right, right.right, right.rho + left.right.p)
     log_weight = float(np.logaddexp(path.log_weight, more.log_weight))
@@ -320,13 +320,15 @@ def rotated(point: P, size: float, at: Callable[[Floats, Floats], P]) -> P:
 
 
 def first_tuned(plan: Plan) -> int:
-    """The number of the first step: below 0 if the burn-in has too few of them to tune the step."""
+    """The number of the first step: below 0 if the burn-in is too short for tuning."""
     return min(0, plan.n_burnt - TUNED)
 
 
 def first_step(gain: Callable[[float], float]) -> float:
-    """Halve or double a step until about half of the proposals would be taken; gain(step) is the
-    energy lost in one of them."""
+    """Halve or double a step until about half of the proposals would be accepted.
+
+    ``gain(step)`` is the energy that a proposal loses.
+    """
     size, grow = 0.1, bool(gain(0.1) > np.log(0.5))
     for _ in range(20):
         size *= 2.0 if grow else 0.5
@@ -344,7 +346,7 @@ class StepSize:
         self._count, self._error, self._mean = 0, 0.0, 0.0
 
     def learn(self, accept: float) -> None:
-        """Take in how well a path did."""
+        """Update the step size with the acceptance of a path."""
         self._count += 1
         m = self._count
         self._error += ((self.accept - accept) - self._error) / (m + 10.0)

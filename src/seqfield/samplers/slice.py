@@ -8,7 +8,7 @@ import numpy as np
 
 from seqfield.solvers._base import Floats
 
-#: widenings of the bracket on either side
+#: the largest number of widenings of a bracket
 WIDEN = 8
 
 
@@ -18,8 +18,10 @@ def slice_sample(
     rng: np.random.Generator,
     width: float = 1.0,
 ) -> Floats:
-    """One sweep over the coordinates of x: each is drawn from the part of its line where the
-    density is above a random share of the present one.
+    """One sweep of slice sampling over the coordinates of x.
+
+    Each coordinate is drawn from the part of its line where the density is above a random share of
+    the present density.
 
     >>> rng, x = np.random.default_rng(0), np.zeros(1)
     >>> draws = []
@@ -40,7 +42,7 @@ def slice_sample(
 
         low = x[k] - width * rng.random()
         high = low + width
-        # the widenings are shared out beforehand, so that the way there is the way back
+        # the widenings are divided between the sides beforehand, so that moves are reversible
         left = int(rng.integers(WIDEN + 1))
         for _ in range(left):
             if not at(low) > level:

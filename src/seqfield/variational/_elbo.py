@@ -1,7 +1,7 @@
 """The ELBO of a batch under Gaussians over inducing values, and its derivatives.
 
-Expected log-likelihoods and their derivatives by the Gaussians of the scores (`_expectations`) are
-pulled back to q, and to what the prior is made of.
+`_expectations` gives expected log-likelihoods and their derivatives by the Gaussians of the scores.
+Here these are pulled back to q and to the parameters of the prior.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Gradient(NamedTuple):
-    """An estimate of the ELBO, and its derivatives by what lies behind it."""
+    """An estimate of the ELBO, and its derivatives by q, Phi and Q."""
 
     value: float
     moments: list[Moments]  # of the scores, under each component
@@ -49,7 +49,7 @@ def moments_of(q: Gaussians, batch: Batch, k: int) -> tuple[Moments, Floats]:
         rest + wide[:, a:b] @ wide[:, a:b].transpose(0, 2, 1)
         for (a, b), rest in zip(pairwise(batch.offsets.tolist()), batch.rest, strict=True)
     ]
-    # without transitions they are zero, and so are their variances
+    # without transitions, their means and variances are zero
     variances = np.maximum(q.step_variances, 1e-300)
     means = batch.phi @ q.means[k]
     spread = max(float(np.einsum("stt->st", own).max()) for own in covariances)
@@ -65,7 +65,7 @@ def moments_of(q: Gaussians, batch: Batch, k: int) -> tuple[Moments, Floats]:
 
 
 def _no_root(batch: Batch) -> InputError:
-    """What to say of covariances without a Cholesky factor."""
+    """The error for covariances without a Cholesky factor."""
     lowest = min(float(np.linalg.eigvalsh(own)[0]) for own in batch.rest)
     parts = zip(pairwise(batch.offsets.tolist()), batch.rest, strict=True)
     prior = max(
@@ -130,8 +130,10 @@ def _pull(out: Gradient, batch: Batch, found: Expected, pi: float, c: int) -> No
 def _pull_prior(
     out: Gradient, q: Gaussians, batch: Batch, found: Expected, wide: Floats, pi: float, c: int
 ) -> None:
-    """Add a component's part to the derivatives by Phi and Q: Sigma = Q + Phi S Phi', and Q has
-    -Phi Phi'."""
+    """Add a component's part to the derivatives by Phi and Q.
+
+    Sigma = Q + Phi S Phi', and Q contains -Phi Phi'.
+    """
     out.phi[...] += pi * (found.means @ q.means[c].T)
     for j in range(q.means.shape[2]):
         moved = wide[j] @ q.roots[c, j].T - batch.phi

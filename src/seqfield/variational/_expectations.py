@@ -1,22 +1,22 @@
 """Expected log-likelihoods under Gaussian scores, and their derivatives by means and covariances.
 
 For a sequence of T tokens and each label f = b + R e, e ~ N(0, I), R R' = Sigma (T, T), and
-transitions T = m + sqrt(w) e. Both estimators give derivatives by b and Sigma, and whatever lies
-behind these follows by algebra:
+transitions T = m + sqrt(w) e. Two estimators give derivatives by b and Sigma. Derivatives by all
+other parameters follow by algebra:
 
 * "reparam": E[df] by b and 1/2 E[df e'] R^-1 by Sigma (Stein's identity), df the derivative of the
-  log-likelihood by the scores. Draws come in pairs e, -e, which cancels what is odd in e.
+  log-likelihood by the scores. Draws come in pairs e, -e, so that odd terms in e cancel.
 * "score": E[l e] and 1/2 E[l (e e' - I)], whitened, from values l of the log-likelihood alone. A
-  control variate a h, h = e or e e' - I with mean zero, takes most of the noise away; its best
-  factor a = E[l h^2] / E[h^2] for each entry is estimated on the other half of the draws, as one
-  from the same draws would bias the result.
+  control variate a h, with h = e or e e' - I of mean zero, removes most of the noise. Its best
+  factor a = E[l h^2] / E[h^2] for each entry is estimated on the other half of the draws, because a
+  factor from the same draws would bias the result.
 
-By Stein's identity the derivative by Sigma is also half the mean second derivative of the
-log-likelihood, which for a chain is minus the covariance of the labels' indicators. An estimate
-from labellings that are drawn at each draw of scores (``curvature``) is never of the wrong sign,
-whatever the noise: natural gradients, which add it to a precision, need that. Where labels are
-missing the second derivative itself has either sign; its mean over what might have been known, the
-Fisher information, has one, and stands for it (`information`).
+By Stein's identity, the derivative by Sigma is also half the mean second derivative of the
+log-likelihood. For a chain that is minus the covariance of the labels' indicators. ``curvature``
+estimates it from labellings that are drawn at each draw of scores. This estimate never has the
+wrong sign, whatever the noise. Natural gradients add it to a precision, so they need the right
+sign. With missing labels, the second derivative has either sign. Its mean over the labels that
+might have been known, the Fisher information, has one sign and takes its place (`information`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Noise(NamedTuple):
 
 
 def draw_noise(moments: Moments, k: int, rng: np.random.Generator, *, paired: bool) -> Noise:
-    """k draws; ``paired``: the second half is the first with the other sign."""
+    """k draws. If ``paired``, the second half is the first half with the opposite sign."""
     n = (k + 1) // 2 if paired else k
     node = rng.normal(size=(n, *moments.means.shape))
     steps = rng.normal(size=(n, *moments.steps.shape))
@@ -113,7 +113,7 @@ def by_reparameterisation(
     rng: np.random.Generator,
     curvature: Curvature | None = None,
 ) -> Expected:
-    """With the derivatives of the log-likelihood; k is rounded up to be even."""
+    """The estimate from derivatives of the log-likelihood; k is rounded up to an even number."""
     noise = draw_noise(moments, k, rng, paired=True)
     f, t = scores_of(moments, noise)
     found = [gradient(*one) for one in zip(f, t, strict=True)]
@@ -135,7 +135,7 @@ def by_reparameterisation(
 def _bends(
     curvature: Curvature, f: Floats, t: Floats, rng: np.random.Generator
 ) -> tuple[list[Floats], Floats]:
-    """Half the mean second derivatives; of all draws no more than the sum is kept."""
+    """Half the mean second derivatives; only their sum over the draws is kept in memory."""
     nodes, steps = curvature(f[0], t[0], rng)
     for one in zip(f[1:], t[1:], strict=True):
         more, more_steps = curvature(*one, rng)
@@ -150,7 +150,7 @@ def _bends(
 def by_scores(
     moments: Moments, values: Values, k: int, rng: np.random.Generator, *, control: bool = True
 ) -> Expected:
-    """With the values of the log-likelihood alone."""
+    """The estimate from values of the log-likelihood alone."""
     noise = draw_noise(moments, max(4, k), rng, paired=False)
     found = values(*scores_of(moments, noise))
     means, covariances = np.empty_like(moments.means), []
@@ -195,18 +195,19 @@ def information(
     n: int,
 ) -> tuple[list[Floats], Floats]:
     """Fisher information of partly known labels by the scores of each sequence, one label at a time
-    (S, T, T), and by each transition (S, S): unbiased, and positive semi-definite always.
+    (S, T, T), and by each transition (S, S).
 
-    It is the covariance of E[indicators | what is known of y] over y ~ p(y | x), here of n such y.
-    With all labels known these means are the indicators, and it is minus the second derivative.
+    It is the covariance of E[indicators | known part of y] over y ~ p(y | x). The estimate from n
+    such y is unbiased and always positive semi-definite. If all labels are known, these means are
+    the indicators, and the information is minus the second derivative.
     """
     s, offsets = scores.n_labels, scores.offsets
     centred, counts = np.empty((n, *scores.node.shape)), np.empty((n, s, s))
     for k, y in enumerate(sample(scores, n, random_state=rng)):
-        # a label among its token's candidates would have told that it is one of them, no more
+        # if the drawn label is a candidate, only the candidate set would have been known
         told, inside = np.arange(s) == y[:, None], allowed[np.arange(len(y)), y]
         told[inside] = allowed[inside]
-        # transitions of a sequence count its root weight times: their variances its weight times
+        # counts of transitions are multiplied by the root of the weight, so variances by the weight
         found = marginals(scores, allowed=told, pairs="sum", weights=np.sqrt(weights))
         centred[k], counts[k] = found.node, found.pairs
     centred -= centred.mean(axis=0)
@@ -263,7 +264,7 @@ class ChainLikelihood:
 
         def gradient(f: Floats, t: Floats) -> tuple[Floats, Floats, Floats]:
             found = self.loss(scores(f, t), targets, weights)
-            # the value of the whole batch, shared out: only its sum is asked for
+            # the value of the whole batch is shared out, because only its sum is used
             each = np.full(len(weights), -found.value / len(weights))
             return each, -found.node, -found.edge
 
@@ -280,8 +281,8 @@ class ChainLikelihood:
     def bends(self, targets: Targets) -> bool:
         """Whether there are second derivatives of one sign, or what stands for them.
 
-        The pieces of the piecewise likelihood have them where a label is known or missing; of
-        several candidates they have not.
+        The piecewise likelihood has them if labels are known or missing, but not for candidate
+        sets.
         """
         if not isinstance(self.loss, BendsByLabel):
             return False
@@ -324,7 +325,7 @@ class BlackBox:
         try:
             found = np.asarray(returned)
         except ValueError as error:
-            raise InputError(f"likelihood returned what is no array: {error}") from error
+            raise InputError(f"likelihood must return an array of numbers: {error}") from error
         if found.shape != (len(f),):
             raise InputError(
                 f"likelihood must return one number for each of {len(f)} draws, shape "

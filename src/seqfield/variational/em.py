@@ -9,17 +9,18 @@ independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') + a_q rest the bound o
     - 1/2 sum_q ( tr H_q^-1 + |mu_q|^2 + log |H_q| - r ) - 1/2 sum ( W + M^2 - log W - 1 )
 
 where M_tq and W_tq are sums over the neighbours of t. H >= I, so its Cholesky factor needs no
-jitter, and it has the rank of the kernel, not the number of tokens. tr H_q^-1 = r - lambda_q . v_q
-but for the rest: the variances of what landmarks leave out of the functions, which stays as it is
-in the prior.
+jitter. Its size is the rank of the kernel, not the number of tokens. ``rest`` is the variance of
+the part of the functions that landmarks leave out; it stays as in the prior. Without it, tr H_q^-1
+= r - lambda_q . v_q.
 
 The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
-covariances lambda_q = sum of softmax weights is a fixed point; a step towards it is one of natural
-gradient, so that a part of it raises the bound where the whole may not: label by label, it is
-halved until the bound rises. At first, and after a sweep in which such a step was refused, one of
-all labels comes before the means: far from the optimum no label can do anything alone, and means
-that make up for large variances keep these from falling. Amplitudes go towards |mu_q|^2 =
-lambda_q . v_q, where the derivative of the bound is zero, as far as it rises.
+covariances, lambda_q = sum of softmax weights is a fixed point. A step towards it is a natural
+gradient step, so a part of the step raises the bound even if the whole does not. Label by label,
+the step is halved until the bound rises. The first step is one of all labels together, before the
+means; so is the step after a sweep in which a step was refused. Far from the optimum no single
+label can raise the bound, and means that compensate large variances keep these from falling.
+Amplitudes move towards |mu_q|^2 = lambda_q . v_q, where the derivative of the bound is zero, while
+the bound rises.
 """
 
 from __future__ import annotations
@@ -101,12 +102,12 @@ class VariationalEM:
                 fit.move_amplitude()
             bounds.append(fit.bound())
             if bounds[-1] - bounds[-2] + fit.refused <= self.tol * abs(bounds[-1]):
-                # what looks like the end may be means that were left too early: to their own end
+                # the means may have stopped too early, so they first go to their own optimum
                 fit.move_means(0.0)
                 bounds[-1] = fit.bound()
             stop = callback is not None and callback(Step(n_iter, fit.theta, -bounds[-1]))
-            # a bound that does not rise because steps were refused, or because rounding hides where
-            # better means are, is no optimum
+            # if steps were refused, or if rounding hides better means, the bound may stop rising
+            # before the optimum
             left = bounds[-1] - bounds[-2] + fit.refused
             converged = left <= self.tol * abs(bounds[-1]) and not fit.stuck
             if converged or stop:

@@ -1,4 +1,4 @@
-"""Gaussians and mixtures of them as posteriors of whitened functions v ~ N(0, I).
+"""Gaussians and mixtures of Gaussians as posteriors of whitened functions v ~ N(0, I).
 
 q(v) = sum_k pi_k prod_j N(v_j; mu_kj, S_kj) over the S labels j, S = C C'; q(T) = N(m, diag(w)) of
 the transitions, whose prior is N(0, eta I). The KL divergence of one Gaussian is exact. That of a
@@ -34,7 +34,7 @@ class Gaussians(NamedTuple):
     def prior(
         cls, n_components: int, size: int, n_labels: int, eta: float, rng: np.random.Generator
     ) -> Gaussians:
-        """About the prior; the means of several components are drawn apart."""
+        """A start near the prior; several components get different random means."""
         k, s = n_components, n_labels
         means = np.zeros((k, size, s))
         if k > 1:
@@ -80,13 +80,13 @@ class KLGradient(NamedTuple):
 
 
 def divergence(q: Gaussians, eta: float) -> float:
-    """KL(q || prior), of a mixture its bound."""
+    """KL(q || prior); for a mixture, its bound."""
     value = _steps_divergence(q, eta)[0]
     return value + (_single(q) if len(q.logits) == 1 else _mixture(q)[0])
 
 
 def divergence_gradient(q: Gaussians, eta: float) -> KLGradient:
-    """The same with its derivatives."""
+    """`divergence` and its derivatives."""
     value, by_steps, by_variances = _steps_divergence(q, eta)
     if len(q.logits) == 1:
         m = q.roots.shape[-1]
@@ -174,7 +174,7 @@ def _overlaps(means: Floats, covariances: Floats) -> _Overlaps:
 
 
 class Natural:
-    """Steps of natural gradient of one Gaussian, whose precisions (S, M, M) it keeps."""
+    """Natural gradient steps of one Gaussian; keeps its precisions (S, M, M)."""
 
     def __init__(self, n_labels: int, size: int) -> None:
         self.precisions = np.broadcast_to(np.eye(size), (n_labels, size, size)).copy()
@@ -184,9 +184,9 @@ class Natural:
     ) -> tuple[Floats, Floats]:
         """Means (1, M, S) and roots (1, S, M, M) after a step.
 
-        The derivatives are those of the expected log-likelihood g: the precision goes towards
-        I - 2 dg/dS, and the mean along the new covariance. A share of the step is taken that
-        leaves the precision positive definite, which noise may not.
+        The derivatives are those of the expected log-likelihood g. The precision moves towards
+        I - 2 dg/dS, and the mean along the new covariance. Noise may take the precision away from
+        positive definite matrices, so a share of the step is taken that keeps it positive definite.
         """
         means, roots = q.means.copy(), np.empty_like(q.roots)
         for j, old in enumerate(self.precisions):
@@ -195,14 +195,14 @@ class Natural:
             for share in rate * 0.5 ** np.arange(HALVINGS):
                 new = old + share * move
                 lower, failed = scipy.linalg.lapack.dpotrf(new, lower=1, clean=1)
-                # what is not a number spreads to the last place
+                # a NaN anywhere spreads to the last entry
                 if failed == 0 and np.isfinite(lower[-1, -1]):
                     break
             else:
                 raise InputError(
-                    f"a step of natural gradient found no covariance for the scores of label {j}: "
-                    "are features and kernel of a size that exp() can take? optimizer='adam' goes "
-                    "without"
+                    f"a step of natural gradient found no covariance for the scores of label {j}. "
+                    "Scale the features or the kernel down, or use optimizer='adam', which needs "
+                    "no such step"
                 )
             self.precisions[j] = new
             # S = L^-T L^-1
@@ -215,10 +215,10 @@ class Natural:
 def natural_steps(
     q: Gaussians, eta: float, d_steps: Floats, d_variances: Floats, rate: float
 ) -> tuple[Floats, Floats]:
-    """The same of the transitions."""
+    """Means and variances of transitions after a natural gradient step."""
     if eta == 0.0:
         return q.steps, q.step_variances
     old = 1.0 / q.step_variances
-    # a precision stays above a tenth of what it was
+    # a precision stays above a tenth of its old value
     new = np.maximum(old + rate * (1.0 / eta - 2.0 * d_variances - old), 0.1 * old)
     return q.steps + rate * (d_steps - q.steps / eta) / new, 1.0 / new

@@ -5,9 +5,9 @@ derivatives by the Gaussians of their scores (`_expectations`), and pulls these 
 kernel's parameters and to the inducing tokens. Memory is that of q and of one batch: it does not
 grow with the number of tokens.
 
-q is stepped along natural gradients (one component, a likelihood with second derivatives of one
-sign or with what stands for them), whose rate falls so that noise averages out; or by Adam, as are
-the other parameters.
+q takes natural gradient steps if it has one component and the likelihood has second derivatives of
+one sign, or a substitute for them. Their rate falls, so that noise averages out. Otherwise q takes
+steps of Adam, as all other parameters do.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from seqfield.variational.problems import InducingProblem
 
 #: the natural step falls as (1 + step / SETTLE)^-POWER from this many epochs on
 SETTLE, POWER = 10.0, 0.7
-#: the longest natural step, and the first: from the prior steps are long and not sure
+#: the longest natural step, and the first one: steps from the prior are long and uncertain
 LONGEST, FIRST = 0.5, 0.3
-#: draws behind the second derivative along a step
+#: draws for the second derivative along a step
 BENDS = 2
 #: shares of a step that are tried, each half of the one before
 HALVINGS = 30
-#: logarithms of kernel parameters that are of use to nobody
+#: beyond this, logarithms of kernel parameters are refused
 FARTHEST = 100.0
-#: epochs whose mean ELBO is compared with that of as many before
+#: epochs whose mean ELBO is compared with the mean of as many epochs before
 PATIENCE = 10
-#: what noise may hide of a rise: so many tolerances, but no more than this part of the ELBO; or as
-#: much as tells nothing, which is all that there is to tell of few sequences
+#: a rise that noise may hide: this many tolerances, but at most this share of the ELBO; or this
+#: many nats, which matter to nobody and are all that few sequences can show
 HIDDEN, PART, NATS = 10.0, 0.01, 1.0
-#: kernel parameters are on their way if they go this part of what steps of one sign would
+#: kernel parameters still move if they go farther than this share of steps that all have one sign
 ON_THE_WAY = 0.25
 
 
@@ -89,7 +89,7 @@ class StochasticVariational:
     needs = (INDUCING, OWN_CRITERION)
 
     def moves(self, architecture: Inducing) -> bool:
-        """Whether the prior has something to learn."""
+        """Whether the prior has parameters to learn."""
         learns = self.optimize_kernel and len(architecture.kernel.log_parameters) > 0
         return learns or self.optimize_inducing
 
@@ -109,7 +109,7 @@ class StochasticVariational:
             value = float(np.mean(state.elbos[-n_batches:]))
             if callback is not None and callback(Step(epoch, state.q.mean, -value)):
                 break
-            # both look at every epoch
+            # both must be called in every epoch
             kernel(state.architecture.kernel.log_parameters)
             converged = settled(value) and not kernel.moving
             if converged:
@@ -139,12 +139,13 @@ class StochasticVariational:
 
 
 class _Watch:
-    """True once the mean ELBO of the last epochs is not above that of those before by more than a
-    tolerance, nor below it by more than noise, where noise is too small to hide a rise. A tolerance
-    of 0 is never met.
+    """The test of convergence: it compares the mean ELBO of the last epochs with that of the epochs
+    before.
 
-    The longer it takes, the slower it rises, so the more epochs it takes to tell that from noise:
-    means are over `PATIENCE` epochs, or a fifth of all where that is more.
+    It is True if the mean rose by at most a tolerance, fell by at most the noise, and the noise is
+    too small to hide a rise. With a tolerance of 0 it is never True. Later the ELBO rises more
+    slowly, and more epochs are needed to see a rise in the noise. So means are over `PATIENCE`
+    epochs, or over a fifth of all epochs if that is more.
     """
 
     def __init__(self, tol: float) -> None:
@@ -162,15 +163,16 @@ class _Watch:
         error = np.sqrt((np.var(earlier, ddof=1) + np.var(later, ddof=1)) / n)
         if 2.0 * error > max(max(self.tol, min(HIDDEN * self.tol, PART)) * abs(before), NATS):
             return False
-        # of n values that fall as a line does the means are 3.5 of these spreads apart
+        # if values fall along a straight line, the two means are 3.5 of these spreads apart
         return bool(-max(little, 2.0 * np.std(earlier)) <= rise <= little)
 
 
 class _Drift:
-    """Whether the kernel's log-parameters still go somewhere: in `PATIENCE` epochs farther than a
-    part of ``reach``, the way of an epoch's steps of Adam if all have the same sign.
+    """Whether the kernel's log-parameters still move.
 
-    A kernel far from its best one moves steadily while the ELBO may not rise yet.
+    They do if `PATIENCE` epochs took them farther than a share of ``reach`` for each epoch.
+    ``reach`` is the way of an epoch's steps of Adam if all have the same sign. A kernel far from
+    the best one moves steadily, while the ELBO may not rise yet.
     """
 
     def __init__(self, reach: float) -> None:
@@ -209,7 +211,7 @@ class _State:
         found = elbo(self.q, self.architecture, batch, bound, self.settings, self.rng)
         self.elbos.append(found.value)
         self.n_steps += 1
-        # the prior's parameters wait until q is of use
+        # the prior's parameters are not stepped until q is useful
         if self.n_steps > 1 and self.settings.moves(self.architecture):
             self._move_prior(batch, found)
         if self.settings.natural:
@@ -225,8 +227,8 @@ class _State:
         means, roots = self._naturals.step(q, found.means, found.covariances, rate)
         steps, variances = natural_steps(q, eta, found.steps, found.step_variances, rate)
         d_means, d_steps = means - q.means, steps - q.steps
-        # The noise of a step is to average out as that of the precisions does: it goes as much of
-        # the way to the peak as this batch weighs in their mean over all batches so far.
+        # The noise of steps must average out like the noise of the precisions. So the share of the
+        # way to the peak is the weight of this batch in their mean over all batches so far.
         self._seen += rate * (1.0 - self._seen)
         way = min(rate / self._seen, LONGEST if self.n_steps > 1 else FIRST)
         part = min(1.0, way * self._peak(batch, bound, found, d_means, d_steps))
@@ -237,8 +239,10 @@ class _State:
     def _peak(
         self, batch: Batch, bound: Bound, found: Gradient, d_means: Floats, d_steps: Floats
     ) -> float:
-        """Where the ELBO peaks along a step of all means, by its slope and second derivative: each
-        label and each transition was moved as if the others stood still."""
+        """Where the ELBO peaks along a step of all means, by its slope and second derivative.
+
+        Each label and each transition was moved as if the others stood still.
+        """
         q, eta = self.q, self.architecture.eta
         slope = float(np.vdot(found.means - q.means, d_means))
         bend = float(np.vdot(d_means, d_means))
@@ -257,7 +261,7 @@ class _State:
             bend -= float(change) / (2.0 * h * len(f))
         if bend > 0.0:
             return max(slope, 0.0) / bend
-        # no peak ahead, as there may be none where labels are missing
+        # with missing labels there may be no peak ahead
         return math.inf if slope > 0.0 else 0.0
 
     def _rising(
@@ -269,14 +273,14 @@ class _State:
         d_steps: Floats,
         part: float,
     ) -> float:
-        """The largest of part, part / 2, ... at which the ELBO is not below where it is now.
+        """The largest of part, part / 2, ... at which the ELBO is not below its present value.
 
-        Where all probabilities are near 0 or 1 the second derivative tells nothing of what lies
-        a step away.
+        If all probabilities are near 0 or 1, the second derivative says nothing about the ELBO a
+        step away.
         """
         q, eta, moments = self.q, self.architecture.eta, found.moments[0]
         d_node = batch.phi @ d_means[0]
-        # random numbers of its own: those of other steps do not depend on how often it looks
+        # its own random numbers: those of other steps must not depend on the number of tries
         own = np.random.default_rng(self.n_steps)
         f, t = scores_of(moments, draw_noise(moments, BENDS, own, paired=True))
 
@@ -300,7 +304,7 @@ class _State:
         kl = divergence_gradient(q, self.architecture.eta)
         by_covariance = found.covariances - kl.covariances
         by_root = np.tril(2.0 * by_covariance @ q.roots)
-        # the diagonal goes by its logarithm and stays positive
+        # the diagonal is stepped by its logarithm, so it stays positive
         diagonal = np.einsum("...ii->...i", q.roots)
         by_log = np.einsum("...ii->...i", by_root) * diagonal
         lower = q.roots + self._towards("roots", np.tril(by_root, -1), rate)
@@ -352,7 +356,7 @@ class Adam:
         self.m, self.v, self.count = np.zeros(shape), np.zeros(shape), 0
 
     def step(self, gradient: Floats, rate: float) -> Floats:
-        """What to add."""
+        """The step to add to the parameters."""
         self.count += 1
         self.m += 0.1 * (gradient - self.m)
         self.v += 0.001 * (gradient**2 - self.v)
