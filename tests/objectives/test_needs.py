@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -81,6 +82,7 @@ def atoms(*, edges=False, some=True):
     return found
 
 
+@cache  # every one is compiled anew
 def on_device():
     covariance = OnDevice.of(RBF(1.0), TOKENS, budget=1e9, dtype="float64", n_jobs=1, advice="")
     return DeviceGram(S, covariance)
