@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from seqfield.architectures.dual import GIB, Dual, Store, add_at, has_row, read_scores
+from seqfield.architectures.dual import GIB, Dual, Growing, Store, add_at, has_row, read_scores
 from seqfield.errors import BudgetError, InputError
 from seqfield.kernels import RBF, Linear, Polynomial
 from seqfield.kernels.covariance import Explicit, LowRank, Matrix, OnDemand
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
-from seqfield.objectives.objective import Objective, Problem
+from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import DualProblem
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 from seqfield.solvers.margin import MaxMargin
@@ -131,7 +134,7 @@ def test_parts_of_theta_are_views():
 
 @every
 def test_a_function_starts_at_zero(kernel, store):
-    growing = dual(kernel, store).tables(sequences())
+    growing = Growing(dual(kernel, store), sequences())
     np.testing.assert_array_equal(read(growing.store, len(ROWS), S), 0.0)
     assert have(growing.store, len(ROWS)).all() == (store != "rows")
     np.testing.assert_array_equal(growing.store.rows, ROWS)
@@ -140,7 +143,7 @@ def test_a_function_starts_at_zero(kernel, store):
 
 @every
 def test_changes_at_tokens_are_read_at_all_tokens(kernel, store):
-    growing, beta = dual(kernel, store).tables(sequences()), np.zeros((30, S))
+    growing, beta = Growing(dual(kernel, store), sequences()), np.zeros((30, S))
     gram = gram_of(kernel, store)
     for part in range(len(OFFSETS) - 1):
         beta += filled(growing, part)
@@ -148,19 +151,21 @@ def test_changes_at_tokens_are_read_at_all_tokens(kernel, store):
         np.testing.assert_allclose(got, (gram @ beta)[ROWS], atol=1e-10)
 
 
-class Kept:
-    """An objective whose tables can be looked at afterwards."""
+class Kept(DualProblem):
+    """A problem whose function can be looked at afterwards."""
 
-    def __init__(self, architecture):
-        targets = Targets(LABELS, None, OFFSETS)
-        weights = np.random.default_rng(2).integers(1, 5, len(OFFSETS) - 1) / 2.0
-        goal = Objective(
-            architecture, LogLoss(), ElasticNet(0.0, 0.0), sequences(), targets, weights, None, 1
-        )
-        self.architecture, self._problem = architecture, goal.problem()
+    @cached_property
+    def grown(self):
+        return super().zero()
 
-    def problem(self) -> Problem:
-        return self._problem
+    def zero(self):
+        return self.grown
+
+
+def kept(architecture):
+    targets = Targets(LABELS, None, OFFSETS)
+    weights = np.random.default_rng(2).integers(1, 5, len(OFFSETS) - 1) / 2.0
+    return Kept(architecture, sequences(), targets, weights)
 
 
 METHODS = {
@@ -175,12 +180,15 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_learning_keeps_the_store_equal_to_the_coefficients(kernel, store, method):
     architecture = dual(kernel, store, eta=0.7)
-    goal = Kept(architecture)
-    result = METHODS[method].minimise(goal, np.zeros(architecture.n_parameters))
-    beta, delta = architecture.split(result.theta)
+    problem = kept(architecture)
+    if method == "perceptron":
+        found = METHODS[method].minimise(problem, np.zeros(architecture.n_parameters))
+    else:
+        found = METHODS[method].minimise(problem).minimum
+    beta, delta = architecture.split(found.theta)
     assert beta.any()
     assert delta.any()
-    held: Store = goal.problem().tables.store
+    held: Store = problem.grown.store
     gram = gram_of(kernel, store)
     np.testing.assert_allclose(read(held, len(ROWS), S), (gram @ beta)[ROWS], atol=1e-9)
     if store in ("explicit", "landmarks"):
@@ -191,6 +199,23 @@ def test_learning_keeps_the_store_equal_to_the_coefficients(kernel, store, metho
     else:
         np.testing.assert_allclose(held.table, (gram @ beta).T, atol=1e-9)
         assert held.weights.size == held.scratch.size == 0
+
+
+@every
+def test_gradients_by_coefficients_agree_with_differences(kernel, store):
+    rng, targets = np.random.default_rng(3), Targets(LABELS, None, OFFSETS)
+    weights, prior = np.ones(len(OFFSETS) - 1), ElasticNet(0.0, 0.3)
+    architecture = dual(kernel, store, eta=0.7)
+    goal = Objective(architecture, LogLoss(), prior, sequences(), targets, weights, None, 1)
+    theta, d = 0.1 * rng.normal(size=(2, architecture.n_parameters))
+    slope = (goal.value(theta + 1e-5 * d) - goal.value(theta - 1e-5 * d)) / 2e-5
+    assert goal.value_and_grad(theta)[1] @ d == pytest.approx(slope, rel=1e-6)
+
+
+def test_the_dual_perceptron_starts_at_zero():
+    problem = kept(dual("linear", "matrix"))
+    with pytest.raises(InputError, match="starts at zero"):
+        Perceptron(1).minimise(problem, np.ones(problem.architecture.n_parameters))
 
 
 # --- gram rows ---------------------------------------------------------------------------------
@@ -207,7 +232,7 @@ def check_rows(growing, gram):
 @pytest.mark.parametrize("n_rows", [LONGEST, LONGEST + 1, 2 * LONGEST + 3, 29, 30, 1000])
 def test_fetched_rows_are_there_and_right_whatever_was_dropped(n_rows):
     rng, gram = np.random.default_rng(n_rows), gram_of("rbf", "rows")
-    growing = dual("rbf", "rows", n_rows=n_rows).tables(sequences())
+    growing = Growing(dual("rbf", "rows", n_rows=n_rows), sequences())
     assert growing.store.gram.shape == (min(n_rows, 30), 30)
     growing.store.gram[:] = np.nan
     for _ in range(200):
@@ -227,14 +252,14 @@ def test_rows_are_computed_once_while_there_is_room():
             return super().columns(chosen)
 
     cov = Counted(KERNELS["rbf"], TOKENS, 1)
-    growing = Dual(S, cov, 1.0, 8.0 * 30 * 30).tables(sequences())
+    growing = Growing(Dual(S, cov, 1.0, 8.0 * 30 * 30), sequences())
     for wanted in ([3, 1, 3], [1, 2], [7, 3, 1, 2], [7, 7]):
         growing.fetch(np.array(wanted))
     assert sorted(asked) == [1, 2, 3, 7]
 
 
 def test_all_rows_but_those_of_one_sequence_stay():
-    growing = dual("rbf", "rows", n_rows=LONGEST + 4).tables(sequences())
+    growing = Growing(dual("rbf", "rows", n_rows=LONGEST + 4), sequences())
     first = np.arange(4)
     growing.fetch(first)
     for begin in range(4, 26, LONGEST):
@@ -246,7 +271,7 @@ def test_all_rows_but_those_of_one_sequence_stay():
 def test_asking_twice_for_what_is_missing_is_enough_for_any_sequence():
     """The first time may drop other rows of the same sequence."""
     rng, twice = np.random.default_rng(5), 0
-    growing = dual("rbf", "rows", n_rows=LONGEST + 2).tables(sequences())
+    growing = Growing(dual("rbf", "rows", n_rows=LONGEST + 2), sequences())
     slot = growing.store.slot
     for _ in range(200):
         rows = rng.integers(30, size=LONGEST)
@@ -271,9 +296,9 @@ def test_asking_twice_for_what_is_missing_is_enough_for_any_sequence():
 )
 def test_what_exceeds_the_budget_is_told_with_a_remedy(kernel, store, need, what):
     cov = covariance(kernel, store)
-    Dual(S, cov, 1.0, need).tables(sequences())
+    Growing(Dual(S, cov, 1.0, need), sequences())
     with pytest.raises(BudgetError, match=f"^{what} need {need / GIB:.3g} GiB; .*gram_budget="):
-        Dual(S, cov, 1.0, need - 1).tables(sequences())
+        Growing(Dual(S, cov, 1.0, need - 1), sequences())
 
 
 @pytest.mark.parametrize("eta", [-1.0, np.nan, np.inf, "one"])

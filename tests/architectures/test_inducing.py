@@ -119,7 +119,7 @@ def test_tokens_that_are_equal():
 
 def test_batches_are_laid_out_sequence_by_sequence():
     model, data = case("sum")
-    whole = model.lay_out(model.tables(data))
+    whole = model.lay_out(data)
     one = model.lay_out(data[[2]])
     np.testing.assert_allclose(one.phi, whole.phi[4:], rtol=1e-12)
     np.testing.assert_allclose(one.rest[0], whole.rest[2], rtol=1e-10, atol=1e-13)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-
-import seqfield as sf
-from seqfield.chain import ChainScores, marginals, sample
-from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators import _calibration
 from seqfield.estimators._calibration import (
     SPREAD,
     HeldOut,
@@ -19,6 +14,11 @@ from seqfield.estimators._calibration import (
     rescaled,
     tempered,
 )
+
+import seqfield as sf
+from seqfield.chain import ChainScores, marginals, sample
+from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators import _calibration
 from seqfield.labels import Targets
 from seqfield.sequences import offsets_of
 

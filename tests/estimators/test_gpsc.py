@@ -31,8 +31,8 @@ from seqfield.kernels import (
 from seqfield.kernels.graph import ExtensionWarning, GraphWarning
 from seqfield.persist import read_model
 
-from ..support.model_files import forge
 from ..support.files import places, replaced
+from ..support.model_files import forge
 from ..support.sequences import numbers, words
 
 X, Y = numbers(n=14, seed=0)

@@ -26,16 +26,14 @@ from seqfield.estimators import gpsl
 from seqfield.kernels import RBF, Linear
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
-from seqfield.losses.log import LogLoss
 from seqfield.losses.pseudo import refine
-from seqfield.objectives.objective import Objective
 from seqfield.persist import read_model
-from seqfield.priors import ElasticNet
-from seqfield.sequences import Sequences, offsets_of
+from seqfield.sequences import offsets_of
 from seqfield.variational.em import VariationalEM
+from seqfield.variational.problems import NeighbourProblem
 
-from ..support.model_files import forge
 from ..support.files import places, replaced
+from ..support.model_files import forge
 from ..support.sequences import numbers
 
 X, Y = numbers(n=12, seed=0, longest=5)
@@ -59,18 +57,13 @@ def probabilities(model, X=X):
 def by_hand(root, rows, codes, offsets, distances=(-1, 1), weights=None, s=3, **wanted):
     """The result of variational EM over the tokens with these rows of a root."""
     offsets = np.asarray(offsets)
-    goal = Objective(
+    problem = NeighbourProblem(
         Neighbours(s, root, distances),
-        LogLoss(),
-        ElasticNet(0.0, 0.0),
-        Sequences(np.asarray(rows)[:, None].astype(np.float64), offsets),
+        np.asarray(rows, np.int64),
         Targets(np.asarray(codes, np.int32), None, offsets),
         np.ones(len(offsets) - 1) if weights is None else weights,
-        None,
-        1,
     )
-    zero = np.zeros(goal.architecture.n_parameters)
-    return VariationalEM(**{"n_jobs": 1} | wanted).minimise(goal, zero)
+    return VariationalEM(**{"n_jobs": 1} | wanted).fit(problem)
 
 
 # --- the posterior -----------------------------------------------------------------------------
@@ -83,7 +76,7 @@ def test_fit_is_variational_em_over_a_root_of_the_gram_matrix(offsets, amplitude
     root = thin_root(RBF(1.0)(STACKED)).root
     given = {"tol": 1e-4, "amplitude": amplitude}
     result = by_hand(root, np.arange(len(STACKED)), CODES, OFFSETS, offsets, **given)
-    found = result.trace[0]
+    found = result
     assert model.bound_ == pytest.approx(found.bounds[-1], rel=1e-9)
     np.testing.assert_allclose(model.bounds_, found.bounds, rtol=1e-9)
     np.testing.assert_allclose(model.amplitudes_, found.amplitudes, rtol=1e-6)
@@ -103,7 +96,7 @@ def test_latent_moments_equal_textbook_formulas(amplitude):
     root = thin_root(gram).root
     assert root.shape[1] == len(STACKED)
     rows = np.arange(len(STACKED))
-    found = by_hand(root, rows, CODES, OFFSETS, tol=1e-4, amplitude=amplitude).trace[0]
+    found = by_hand(root, rows, CODES, OFFSETS, tol=1e-4, amplitude=amplitude)
     a = found.amplitudes
     assert (a != 1.0).all() == (amplitude == "label")
     for tokens in (X, NEW):
@@ -154,8 +147,8 @@ def test_a_kernel_of_few_features_equals_a_full_root(amplitude):
     rows = np.arange(len(STACKED))
     result = by_hand(full, rows, CODES, OFFSETS, amplitude=amplitude, **TIGHT)
     assert model.n_kept_ <= 6 < full.shape[1]
-    assert model.bound_ == pytest.approx(-result.value, rel=1e-6)
-    found = result.trace[0]
+    assert model.bound_ == pytest.approx(result.bound, rel=1e-6)
+    found = result
     want = np.sqrt(found.amplitudes) * (full @ found.means)
     np.testing.assert_allclose(np.vstack(model.latent(X).means), want, atol=1e-3)
 
@@ -254,8 +247,8 @@ def test_equal_tokens_are_one_row():
     whole, rows = np.unique(np.vstack(rounded), axis=0, return_inverse=True)
     root = thin_root(RBF(1.0)(whole)).root[rows.ravel()]
     apart = by_hand(root, np.arange(len(STACKED)), CODES, OFFSETS, amplitude="fixed", **TIGHT)
-    assert model.bound_ == pytest.approx(-apart.value, rel=1e-7)
-    np.testing.assert_allclose(model.steps_, apart.trace[0].steps, atol=1e-3)
+    assert model.bound_ == pytest.approx(apart.bound, rel=1e-7)
+    np.testing.assert_allclose(model.steps_, apart.steps, atol=1e-3)
 
 
 # --- kernel parameters -------------------------------------------------------------------------
@@ -327,8 +320,8 @@ def test_each_label_has_its_kernel():
     roots = [thin_root(kernel(STACKED)).root for kernel in OWN]
     rows = np.arange(len(STACKED))
     result = by_hand(roots, rows, CODES, OFFSETS, amplitude="fixed", **TIGHT)
-    found = result.trace[0]
-    assert model.bound_ == pytest.approx(-result.value, rel=1e-6)
+    found = result
+    assert model.bound_ == pytest.approx(result.bound, rel=1e-6)
     x = np.vstack(NEW)
     latent = model.latent(NEW)
     for q, kernel in enumerate(OWN):
@@ -418,8 +411,8 @@ def test_a_missing_label_has_no_term_and_no_say_in_others(offsets):
     root = thin_root(RBF(1.0)(x)).root
     ends = offsets_of([len(X[k]) for k in kept])
     result = by_hand(root, np.arange(len(x)), codes, ends, offsets, tol=1e-4)
-    assert model.bound_ == pytest.approx(-result.value, rel=1e-9)
-    np.testing.assert_allclose(model.steps_, result.trace[0].steps, atol=1e-6)
+    assert model.bound_ == pytest.approx(result.bound, rel=1e-9)
+    np.testing.assert_allclose(model.steps_, result.steps, atol=1e-6)
     assert model.bound_ != pytest.approx(make(offsets=offsets).fit(X, Y).bound_, rel=1e-3)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from seqfield.estimators._support import Support, SupportSequence
 
 import seqfield as sf
-from seqfield.estimators._support import Support, SupportSequence
 from seqfield.kernels import RBF
 from seqfield.labels import is_missing
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from seqfield.estimators._calibration import fit_temperature, held_out
 
 import seqfield as sf
 from seqfield.errors import InputError
 from seqfield.estimators import tagger
-from seqfield.estimators._calibration import fit_temperature, held_out
 from seqfield.kernels import RBF, Linear
 
 X, Y = (part[:25] for part in sf.load_ingredients("train"))

@@ -172,7 +172,7 @@ def test_shards_add_up_to_the_whole(loss, known):
     assert len(goal._shards) > 2
     value, gradient = goal.value_and_grad(theta)
     assert goal.value(theta) == pytest.approx(value, rel=1e-13)
-    n = len(goal._data)
+    n = len(goal.data)
     for parts in ([np.arange(n)], np.array_split(np.arange(n), 7)):
         goal._shards = [goal._shard(part) for part in parts]
         again, slope = goal.value_and_grad(theta)

@@ -13,7 +13,7 @@ from seqfield.losses.marginal import MarginalLoss
 from seqfield.solvers.boosting import Boosting
 
 from ..support.losses import EDGES, LENGTHS, make
-from ..support.problems import Brute, problem
+from ..support.problems import Brute, linear_problem, problem
 
 SCALES = (0.02, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -100,17 +100,17 @@ def test_4_the_product_of_normalisers_bounds_the_rank_risk(bound):
             brute = Brute(goal, pi=0.8)
             # w(l) / ((|Y| - 1) sum_j w(l_j)): a distribution over wrong labellings
             sizes = np.bincount(brute.sequence, minlength=len(brute.weights))
-            length_weight = 0.8 ** np.diff(goal._data.offsets)
+            length_weight = 0.8 ** np.diff(goal.data.offsets)
             w = np.where(sizes > 0, length_weight / np.maximum(sizes, 1), 1e-3)
             w /= w @ sizes
-            goal._weights = brute.weights = w
+            goal.weights = brute.weights = w
             result = Boosting(
                 bound=bound, max_iter=25, smoothing=0.0, cap=5.0, length_weight=1.0
-            ).minimise(goal, goal.start())
+            ).minimise(linear_problem(goal), goal.start())
             theta, product = goal.start(), 1.0
             d = brute.parts(theta)
             assert d.sum() == pytest.approx(1.0, rel=1e-12)
-            for r in result.trace:
+            for r in result.rounds:
                 d *= np.exp(r.step * brute.u[:, r.weight])
                 z = d.sum()
                 d /= z

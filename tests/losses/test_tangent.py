@@ -7,10 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from seqfield.errors import CapabilityError
+from seqfield.losses._base import TwiceDifferentiable
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
+from seqfield.losses.piecewise import PiecewiseLoss
 
 from ..support.losses import EDGES, ENDS, FORBIDDEN, KNOWN, WEIGHTS, along, make
 
@@ -44,11 +45,7 @@ def test_equal_weights_need_no_edges_for_each_token():
     np.testing.assert_allclose(two.edge, 2 * one.edge, rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [MarginalLoss(), ExponentialLoss()])
-def test_losses_without_curvature_say_so(loss):
-    case = make("full", "stationary", "plain", False, "ones")
-    _, d_node, d_edge = along(case, seed=1)
-    with pytest.raises(CapabilityError, match=type(loss).__name__):
-        loss.tangent(*case, d_node, d_edge)
-    with pytest.raises(CapabilityError, match=type(loss).__name__):
-        loss.free(case.scores, case.targets)
+@pytest.mark.parametrize("loss", [MarginalLoss(), ExponentialLoss(), PiecewiseLoss()])
+def test_the_log_loss_alone_is_twice_differentiable(loss):
+    assert isinstance(LogLoss(), TwiceDifferentiable)
+    assert not isinstance(loss, TwiceDifferentiable)

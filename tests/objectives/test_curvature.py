@@ -98,7 +98,7 @@ def all_covariances(one, theta):
         centred = hits - p @ hits
         into += w * centred.T @ (p[:, None] * centred)
 
-    for i, w in enumerate(one._weights):
+    for i, w in enumerate(one.weights):
         found = enumerate_labellings(scores, i)
         a, b = offsets[i], offsets[i + 1]
         hits = np.zeros((len(found.labels), size))
@@ -152,8 +152,8 @@ def test_the_block_form_counts_known_tokens_and_pairs():
     one, rng = goal("lookup", missing=0.5)
     theta = point(one, rng)
     complete, _ = goal("lookup")
-    known = one._targets.codes >= 0
-    offsets = one._data.offsets
+    known = one.targets.codes >= 0
+    offsets = one.data.offsets
     assert known.any()
     assert not known.all()
     want = complete.curvature(theta, block=True)(np.eye(len(theta)))
@@ -169,7 +169,7 @@ def test_the_block_form_counts_known_tokens_and_pairs():
     (shard,) = one._shards
     scores = one.architecture.scores(one.architecture.lift(theta), shard.design)
     p = marginals(scores, pairs="each").pairs.reshape(len(known), -1)
-    weights = np.repeat(one._weights, np.diff(offsets))
+    weights = np.repeat(one.weights, np.diff(offsets))
     steps = sum(weights[t] * (np.diag(p[t]) - np.outer(p[t], p[t])) for t in np.flatnonzero(both))
     np.testing.assert_allclose(found[nodes:, nodes:], steps, atol=1e-12)
 

@@ -86,7 +86,7 @@ def test_draws_have_the_inverse_as_covariance(form, exact, unknown, monkeypatch)
     missing = np.random.default_rng(2).random(100) < 0.4
     one = small(c2=0.5)
     if unknown:
-        one = small(c2=0.5, missing=missing[: one._data.n_tokens])
+        one = small(c2=0.5, missing=missing[: one.data.n_tokens])
     theta = fitted(one)
     sigma = np.linalg.inv(matrix(one, theta, form))
     drawn = posterior_samples(one, theta, 800, np.random.default_rng(0), form)
@@ -106,7 +106,7 @@ def importance(one, theta, n=100_000, df=5, seed=0):
     proposal = scipy.stats.multivariate_t(theta, 1.5 * np.linalg.inv(h), df=df, seed=seed)
     draws = proposal.rvs(n)
     # all draws at once: each is one more copy of the data
-    x, offsets, c2 = one.architecture.root, one._data.offsets, one.prior.c2
+    x, offsets, c2 = one.architecture.root, one.data.offsets, one.prior.c2
     s = one.architecture.n_labels
     b = draws[:, : x.shape[1] * s].reshape(n, -1, s)
     node = np.einsum("td,kds->kts", x, b)
@@ -116,7 +116,7 @@ def importance(one, theta, n=100_000, df=5, seed=0):
     if one.architecture.root_eta > 0:
         steps += (one.architecture.root_eta * draws[:, x.shape[1] * s :]).reshape(n, s, s)
     log_p = np.zeros(n)
-    known = np.where(one._targets.mask(s), 0.0, -np.inf)
+    known = np.where(one.targets.mask(s), 0.0, -np.inf)
     for a, e in zip(offsets[:-1], offsets[1:], strict=True):
         for sign, held in ((1.0, known), (-1.0, np.zeros_like(known))):
             message = node[:, a] + held[a]
@@ -203,7 +203,7 @@ def test_without_transitions_a_token_without_a_label_is_no_token(form, exact, mo
 def test_no_minimum_no_observed_information():
     """Far from a minimum the second derivative has either sign: then what is free of labels is
     used, and told."""
-    one = small(c2=0.01, missing=np.arange(100)[: small()._data.n_tokens] % 3 > 0)
+    one = small(c2=0.01, missing=np.arange(100)[: small().data.n_tokens] % 3 > 0)
     theta = 3.0 * np.random.default_rng(0).normal(size=one.architecture.n_parameters)
     assert np.linalg.eigvalsh(matrix(one, theta, "full"))[0] < 0
     assert log_evidence(one, theta).fisher
@@ -276,13 +276,13 @@ def test_no_chain_is_multinomial_kernel_logistic_regression():
 
 def test_every_root_of_a_linear_kernel_is_the_linear_model():
     one = small(c2=0.5)
-    theta, x, numbers = fitted(one), one.architecture.root, one._data.x
-    targets, offsets = one._targets, one._data.offsets
+    theta, x, numbers = fitted(one), one.architecture.root, one.data.x
+    targets, offsets = one.targets, one.data.offsets
     linear = Linear.build(Sequences(x, offsets), targets, 3, observed=False)
     wide = Rooted(3, np.hstack([x, np.zeros_like(x)]))
     for architecture, rows in ((linear, x), (wide, numbers)):
         data = Sequences(rows, offsets)
-        other = Objective(architecture, LogLoss(), one.prior, data, targets, one._weights, None, 1)
+        other = Objective(architecture, LogLoss(), one.prior, data, targets, one.weights, None, 1)
         best = fitted(other)
         assert other.value(best) == pytest.approx(one.value(theta), rel=1e-10)
         want = log_evidence(one, theta).value
@@ -321,7 +321,7 @@ def test_refusals():
     for bad in (small(c2=0.0), small(c1=0.1)):
         with pytest.raises(CapabilityError, match="Gaussian prior"):
             log_evidence(bad, theta)
-    gram = np.eye(one._data.n_tokens)
+    gram = np.eye(one.data.n_tokens)
     other = one.over(Gram(3, len(gram), lambda v: gram @ v), one.prior)
     with pytest.raises(CapabilityError, match="root of the gram"):
         posterior_samples(other, theta, 1, np.random.default_rng(0))

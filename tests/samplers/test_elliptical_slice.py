@@ -12,9 +12,7 @@ from seqfield.chain import _numba_total
 from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
 from seqfield.labels import LabelSet
-from seqfield.losses.log import LogLoss
-from seqfield.objectives.objective import Objective
-from seqfield.priors import ElasticNet
+from seqfield.objectives.problems import WhitenedProblem
 from seqfield.samplers.elliptical_slice import Likelihood
 from seqfield.sequences import Sequences
 
@@ -42,8 +40,7 @@ def problem(*, missing=False, law=False, s=3):
     constraint = Constraint.of(Allowed(every[0], every, every[0])) if law else None
     root = rng.normal(size=(6, 4))
     weights = np.array([1.0, 2.0, 0.5])
-    prior = ElasticNet(0.0, 0.0)
-    return Objective(Rooted(s, root, 1.0), LogLoss(), prior, data, targets, weights, constraint)
+    return WhitenedProblem.of(Rooted(s, root, 1.0), data, targets, weights, constraint)
 
 
 @pytest.mark.parametrize("size", [1.0, 400.0])

@@ -12,19 +12,19 @@ from seqfield.objectives._jax_chains import chains_of, log_likelihoods
 from seqfield.samplers._jax_slice import Model, advance, bytes_needed, start
 from seqfield.samplers.elliptical_slice import Likelihood
 
-from ..support.samplers import KINDS, some
+from ..support.samplers import KINDS, some, whitened
 
 
 @pytest.mark.parametrize("kind", ["known", "missing, law"])
 @pytest.mark.parametrize("size", [1.0, 400.0])
 def test_several_functions(kind, size):
     """Also where one of them has transitions of a range for which only logarithms are safe."""
-    goal = some(3, **KINDS[kind])
-    rng, likelihood = np.random.default_rng(3), Likelihood(goal)
+    problem = whitened(some(3, **KINDS[kind]))
+    rng, likelihood = np.random.default_rng(3), Likelihood(problem)
     f, steps = rng.normal(size=(4, 8, 3)), rng.normal(size=(4, 3, 3))
     steps[2] *= size
     with double():
-        chains = chains_of(goal, 8)
+        chains = chains_of(problem.table)
         found = np.asarray(jax.jit(log_likelihoods)(chains, jnp.asarray(f), jnp.asarray(steps)))
     want = [likelihood.at(table, edge) for table, edge in zip(f, steps, strict=True)]
     np.testing.assert_allclose(found, want, rtol=1e-11)
@@ -35,7 +35,7 @@ def test_the_memory_of_many_chains():
     goal, k = some(3, n=60, distinct=100, rank=40), 64
     with double():
         root = jnp.asarray(goal.architecture.root)
-        model = Model(root, jnp.asarray(1.0), chains_of(goal, len(root)))
+        model = Model(root, jnp.asarray(1.0), chains_of(whitened(goal).table))
         key = jax.random.key(0, impl="rbg")
         state = jax.eval_shape(lambda model, key: start(model, key, k), model, key)
         room = jax.ShapeDtypeStruct((1, k, 2), jnp.float64)

@@ -15,7 +15,7 @@ from seqfield.architectures.rooted import Rooted
 from seqfield.chain import _numba_total
 from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
-from seqfield.errors import CapabilityError
+from seqfield.objectives.objective import Objective
 from seqfield.samplers import elliptical_slice, hamiltonian
 from seqfield.samplers._base import Draws, Plan, effective_sample_size, split_r_hat
 from seqfield.samplers.device_slice import DeviceSlice
@@ -23,7 +23,7 @@ from seqfield.samplers.elliptical_slice import EllipticalSlice, Likelihood, Walk
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn, Point, Points, StepSize, rotated
 from seqfield.samplers.slice import slice_sample
 
-from ..support.samplers import KINDS, PLAIN, objective, some, unevenness
+from ..support.samplers import KINDS, PLAIN, objective, some, unevenness, whitened
 
 SAMPLERS = {
     "ess": EllipticalSlice,
@@ -45,7 +45,7 @@ class Enumerated:
     """
 
     def __init__(self, goal):
-        architecture, data = goal.architecture, goal._data
+        architecture, data = goal.architecture, goal.data
         s, rows = architecture.n_labels, data.x[:, 0].astype(int)
         cut, design, self.first, self.labels = architecture._cut, [], [], []
         for a, b in pairwise(data.offsets):
@@ -60,8 +60,8 @@ class Enumerated:
                 self.labels.append(y)
         self.design, self.first = np.array(design), np.array(self.first)
         self.sizes = np.diff(np.append(self.first, len(design)))
-        self.weights, self.n_parameters = goal._weights, architecture.n_parameters
-        self.gold = self.find(np.split(goal._targets.codes, data.offsets[1:-1]))
+        self.weights, self.n_parameters = goal.weights, architecture.n_parameters
+        self.gold = self.find(np.split(goal.targets.codes, data.offsets[1:-1]))
 
     def find(self, rows):
         """Where these labels stand in the list."""
@@ -108,10 +108,19 @@ class Gaussian:
         return 0.5 * float(theta**2 @ self.h), theta * self.h
 
 
+def sample(sampler, goal, n_parameters, callback=None):
+    """Draws of an objective, or of another energy with so many parameters."""
+    if isinstance(sampler, EllipticalSlice | DeviceSlice):
+        return sampler.sample(whitened(goal), callback)
+    if isinstance(goal, Objective):
+        return sampler.sample(goal, callback)
+    return sampler.draw(goal, n_parameters, callback)
+
+
 def draw(kind, goal, n_parameters, *, n_steps, n_chains, burn_in=0.2, seed=0, n_samples=10**9):
     """All draws after burn-in (chains, steps, parameters)."""
     plan = Plan.of(n_steps, burn_in, n_chains, n_samples)
-    draws = SAMPLERS[kind](plan, seed).minimise(goal, np.zeros(n_parameters)).trace[0]
+    draws = sample(SAMPLERS[kind](plan, seed), goal, n_parameters)
     theta = draws.theta.reshape(-1, n_chains, n_parameters).transpose(1, 0, 2)
     return theta, draws
 
@@ -186,7 +195,7 @@ def test_likelihood_of_scores(s, kind, size):
     """Minus the objective over the table of scores, also with transitions of any range."""
     goal = some(s, **KINDS[kind])
     table = goal.over(Lookup(s, 8), PLAIN)
-    rng, likelihood = np.random.default_rng(3), Likelihood(goal)
+    rng, likelihood = np.random.default_rng(3), Likelihood(whitened(goal))
     f, g = rng.normal(size=(8, s)), rng.normal(size=(s, 8)).astype(np.float32)
     t, u = size * rng.normal(size=(2, s, s))
     if size == 400.0:  # more than the quick form takes
@@ -208,7 +217,7 @@ def test_likelihood_weighs_sequences():
     plain, heavy = (some(weights=w) for w in (np.ones(7), np.array([1, 1, 4, 1, 1, 1, 1.0])))
     alone = some(weights=np.eye(7)[2])
     f, t = np.random.default_rng(0).normal(size=(8, 3)), np.eye(3)
-    values = [Likelihood(goal).at(f, t) for goal in (plain, heavy, alone)]
+    values = [Likelihood(whitened(goal)).at(f, t) for goal in (plain, heavy, alone)]
     assert values[1] == pytest.approx(values[0] + 3 * values[2], rel=1e-12)
     assert values[2] < -0.1
 
@@ -219,7 +228,7 @@ def test_a_walk_knows_where_it_is(block, eta, monkeypatch):
     """The log-likelihood that goes with each draw is that of the draw, over many blocks."""
     monkeypatch.setattr(elliptical_slice, "BLOCK", block)
     goal = some(3, eta=eta)
-    walk = Walk(goal, np.random.default_rng(0))
+    walk = Walk(whitened(goal), np.random.default_rng(0))
     seen = 0
     for move in walk.moves(60):
         # directions are made in single precision
@@ -251,18 +260,6 @@ def test_evaluations_are_counted():
         assert draws.n_evaluations == Counting.n > 36
     _, draws = draw("ess", goal, counting.n_parameters, n_steps=12, n_chains=3)
     assert draws.n_evaluations >= 3 * 13
-
-
-def test_what_is_missing_is_named():
-    plan = Plan.of(4, 0.5, 1, 1)
-    for sampler, message in [
-        (EllipticalSlice(plan), "elliptical slice sampling needs .*problem"),
-        (DeviceSlice(plan), "elliptical slice sampling on a device needs .*problem"),
-        (Hamiltonian(plan), "Hamiltonian Monte Carlo needs .*each_value_and_grad"),
-        (NoUTurn(plan), "NUTS needs .*value_and_grad"),
-    ]:
-        with pytest.raises(CapabilityError, match=message):
-            sampler.minimise(object(), np.zeros(1))
 
 
 # --- the steps of Hamiltonian Monte Carlo ------------------------------------------------------
@@ -379,7 +376,7 @@ def test_the_step_size_reaches_the_share_of_accepted_proposals(accept):
     """A proposal that was taken is one that moved."""
     plan = Plan.of(1000, 0.5, 8, 10**9)
     precision = np.geomspace(1.0, 400.0, 30)
-    draws = Hamiltonian(plan, 0, accept).minimise(Gaussian(precision), np.zeros(30)).trace[0]
+    draws = Hamiltonian(plan, 0, accept).draw(Gaussian(precision), 30)
     theta = draws.theta.reshape(-1, 8, 30)
     share = (theta[1:] != theta[:-1]).any(axis=2).mean()
     assert share == pytest.approx(accept, abs=0.05)
@@ -682,24 +679,22 @@ def test_the_step_is_tuned_without_burn_in(kind, burn_in):
 
 def sampled(kind, goal, **options):
     callback = options.pop("callback", None)
-    start = np.zeros(goal.architecture.n_parameters)
     sampler = SAMPLERS[kind](Plan.of(14, 0.5, 3, 9), **options)
-    return sampler.minimise(goal, start, callback)
+    return sample(sampler, goal, goal.architecture.n_parameters, callback)
 
 
 @every
 def test_the_same_seed_gives_the_same_draws(kind):
     goal = some(3)
-    first, again, other = (sampled(kind, goal, seed=k) for k in (0, 0, 1))
-    a, b, c = (result.trace[0] for result in (first, again, other))
+    a, b, c = (sampled(kind, goal, seed=k) for k in (0, 0, 1))
     np.testing.assert_array_equal(a.theta, b.theta)
     np.testing.assert_array_equal(a.watched, b.watched)
     assert a.n_evaluations == b.n_evaluations
     assert not (a.theta == c.theta).any()
     assert len(np.unique(a.theta[:3, 0])) == 3  # nor do chains repeat each other
-    np.testing.assert_array_equal(first.theta, a.theta.mean(axis=0))
-    assert first.value == pytest.approx(-a.watched[:, :, 0].mean(), rel=1e-14)
-    assert first.n_iter == SAMPLERS[kind](Plan.of(14, 0.5, 3, 9)).max_iter == 42
+    np.testing.assert_array_equal(a.mean, a.theta.mean(axis=0))
+    assert a.log_likelihood == pytest.approx(a.watched[:, :, 0].mean(), rel=1e-14)
+    assert a.n_iter == SAMPLERS[kind](Plan.of(14, 0.5, 3, 9)).max_iter == 42
     assert 3 * 15 < a.n_evaluations < 3 * 15 * 40
 
 
@@ -707,23 +702,31 @@ def test_callbacks_of_chains_on_a_device():
     """They see whole blocks of steps of all chains, and may stop after one."""
     goal, seen = some(3), []
     kind = "ess on a device"
-    draws = sampled(kind, goal, callback=lambda step: seen.append(step) or False).trace[0]
+    draws = sampled(kind, goal, callback=lambda step: seen.append(step) or False)
     assert [step.iteration for step in seen] == [30, 36, 42]  # where draws are kept
     assert seen[-1].value == pytest.approx(-draws.watched[:, -1, 0].mean(), rel=1e-12)
     stopped = sampled(kind, goal, callback=lambda step: True)
     assert stopped.n_iter == 30
-    assert stopped.trace[0].theta.shape == (3, goal.architecture.n_parameters)
-    np.testing.assert_array_equal(stopped.trace[0].watched, draws.watched[:, :3])
+    assert stopped.theta.shape == (3, goal.architecture.n_parameters)
+    np.testing.assert_array_equal(stopped.watched, draws.watched[:, :3])
 
 
 @pytest.mark.parametrize("kind", ["ess", "nuts"])
 @pytest.mark.parametrize("law", [False, True])
 def test_threads_change_nothing(kind, law):
     goal = some(3, law=law)
-    results = [sampled(kind, goal, n_jobs=k).trace[0] for k in (1, 2, None)]
+    results = [sampled(kind, goal, n_jobs=k) for k in (1, 2, None)]
     for draws in results[1:]:
         np.testing.assert_array_equal(draws.theta, results[0].theta)
         np.testing.assert_array_equal(draws.watched, results[0].watched)
+
+
+def test_threads_belong_to_the_chains():
+    goal = some(3, jobs=-1)
+    alone, problem = goal.on_one_thread(), whitened(goal).on_one_thread()
+    assert alone.n_jobs is problem.table.n_jobs is None
+    assert alone._shards is goal._shards  # laid out once
+    assert goal.n_jobs == -1
 
 
 @pytest.mark.parametrize("kind", ["ess", "nuts"])
@@ -744,7 +747,7 @@ def test_chains_on_threads_do_not_wait_for_each_other(kind):
 
     def work():
         sampler = SAMPLERS[kind](Plan.of(4, 0.5, 2, 2), n_jobs=2)
-        found.append(sampler.minimise(goal, np.zeros(architecture.n_parameters)))
+        found.append(sample(sampler, goal, architecture.n_parameters))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -757,7 +760,7 @@ def test_chains_on_threads_do_not_wait_for_each_other(kind):
             pool.submit(int)
         thread.join()
     assert not stuck
-    assert found[0].trace[0].theta.shape == (2, architecture.n_parameters)
+    assert found[0].theta.shape == (2, architecture.n_parameters)
 
 
 @on_host
@@ -766,8 +769,8 @@ def test_callbacks_see_every_step_and_may_stop(kind):
     sampled(kind, goal, callback=lambda step: seen.append(step.iteration) or False)
     assert sorted(seen) == list(range(1, 43))
     stopped = sampled(kind, goal, callback=lambda step: True)
-    assert stopped.trace[0].theta.shape == (3, goal.architecture.n_parameters)
-    assert stopped.trace[0].watched.shape == (3, 1, 2)
+    assert stopped.theta.shape == (3, goal.architecture.n_parameters)
+    assert stopped.watched.shape == (3, 1, 2)
 
 
 @on_host
@@ -779,7 +782,7 @@ def test_steps_that_are_told_are_those_of_the_draws(kind):
         values[step.iteration] = step.value
         return False
 
-    draws = sampled(kind, goal, callback=callback).trace[0]
+    draws = sampled(kind, goal, callback=callback)
     watched = -draws.watched[:, :, 0].ravel()
     assert np.isin(watched, list(values.values())).all()
 
@@ -803,7 +806,7 @@ def test_coarse_steps_sample_the_same_posterior(kind):
     precision = np.array([0.0, 3.0, 30.0])
     plan = Plan.of(*{"hmc": (1500, 0.3, 20, 10**9), "nuts": (2500, 0.2, 3, 10**9)}[kind])
     sampler = SAMPLERS[kind](plan, 0, accept=0.4)
-    draws = sampler.minimise(Gaussian(precision), np.zeros(3)).trace[0]
+    draws = sampler.draw(Gaussian(precision), 3)
     theta = draws.theta.reshape(-1, plan.n_chains, 3).transpose(1, 0, 2)
     spread = 1.0 / (1.0 + precision)
     z, size = standardised(theta, lambda x: np.hstack([x, x**2]), np.append(np.zeros(3), spread))

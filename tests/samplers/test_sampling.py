@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from seqfield.samplers._base import (
     Recorder,
     Teller,
     effective_sample_size,
-    finished,
-    for_chains,
     joined,
     run_chains,
     split_r_hat,
@@ -127,10 +124,10 @@ def test_a_chain_of_which_no_draw_is_wanted():
     """More chains than draws: the others are watched, and that is all."""
     plan = Plan.of(20, 0.5, 4, 2)
     chains = [recorded(plan, k, 20) for k in range(4)]
-    draws = joined(chains, 0)
+    draws = joined(chains, 0, 80)
     np.testing.assert_array_equal(draws.theta, [[19, 0], [19, 1]])
     assert draws.watched.shape == (4, 10, 2)
-    stopped = joined([recorded(plan, k, 5) for k in range(4)], 0)
+    stopped = joined([recorded(plan, k, 5) for k in range(4)], 0, 80)
     np.testing.assert_array_equal(stopped.theta, [[4, 0], [4, 1]])
 
 
@@ -139,16 +136,14 @@ def test_joined_takes_the_first_draws_first_and_cuts_what_is_watched():
         Chain(np.full((size, 1), k) + np.arange(size)[:, None] / 10, np.full((length, 2), k))
         for k, (size, length) in enumerate([(3, 8), (2, 6), (3, 7)])
     ]
-    draws = joined(chains, 17)
+    draws = joined(chains, 17, 99)
     assert draws.theta[:, 0].tolist() == [0.0, 1.0, 2.0, 0.1, 1.1, 2.1, 0.2, 2.2]
     assert draws.watched.shape == (3, 6, 2)
     assert draws.watched[:, 0, 0].tolist() == [0, 1, 2]
     assert draws.n_evaluations == 17
-    result = finished(draws, 99)
-    assert result.theta[0] == pytest.approx(draws.theta.mean())
-    assert result.value == pytest.approx(-1.0)
-    assert (result.n_iter, result.gradient, result.converged) == (99, None, True)
-    assert result.trace[0] is draws
+    assert draws.mean[0] == pytest.approx(draws.theta.mean())
+    assert draws.log_likelihood == pytest.approx(1.0)
+    assert draws.n_iter == 99
 
 
 def test_the_worst_of_what_is_watched_counts():
@@ -183,10 +178,9 @@ def test_run_chains(n_jobs):
         return False
 
     chains = [FakeChain(k) for k in range(3)]
-    result = run_chains(plan, chains, FakeChain.moves, callback, n_jobs)
-    draws = result.trace[0]
+    draws = run_chains(plan, chains, FakeChain.moves, callback, n_jobs)
     assert draws.n_evaluations == 120
-    assert result.n_iter == 60
+    assert draws.n_iter == 60
     np.testing.assert_array_equal(
         draws.theta, [[14, 0], [14, 1], [14, 2], [19, 0], [19, 1], [19, 2]]
     )
@@ -199,10 +193,10 @@ def test_run_chains(n_jobs):
 def test_run_chains_that_are_stopped():
     chains = [FakeChain(k) for k in range(2)]
     plan = Plan.of(20, 0.5, 2, 4)
-    result = run_chains(plan, chains, FakeChain.moves, lambda step: step.theta[0] >= 12, 1)
+    draws = run_chains(plan, chains, FakeChain.moves, lambda step: step.theta[0] >= 12, 1)
     assert [chain.seen for chain in chains] == [13, 13]
-    np.testing.assert_array_equal(result.trace[0].theta, [[12, 0], [12, 1]])
-    assert result.trace[0].watched.shape == (2, 3, 2)
+    np.testing.assert_array_equal(draws.theta, [[12, 0], [12, 1]])
+    assert draws.watched.shape == (2, 3, 2)
 
 
 def test_teller():
@@ -211,13 +205,6 @@ def test_teller():
     teller = Teller(lambda step: told.append(step) or step.iteration == 2)
     assert [teller(move) for move in moves(3)] == [False, True, False]
     assert [(step.iteration, step.value) for step in told] == [(1, 0.0), (2, 10.0), (3, 20.0)]
-
-
-def test_chains_on_threads_leave_the_objective_one():
-    given = SimpleNamespace(n_jobs=-1)
-    assert for_chains(given, 1) is given
-    assert for_chains(given, 2).n_jobs is None
-    assert given.n_jobs == -1
 
 
 # --- how well chains have mixed ----------------------------------------------------------------

@@ -15,7 +15,7 @@ from seqfield.errors import CapabilityError
 from seqfield.sequences import offsets_of
 from seqfield.solvers.boosting import Boosting
 
-from ..support.problems import KINDS, Brute, design, law, make_goal, problem
+from ..support.problems import KINDS, Brute, design, law, linear_problem, make_goal, problem
 
 BOUNDS = ("loose", "tight", "exact")
 SMALL = list(product(KINDS, (2, 3, 4), (False, True)))
@@ -30,7 +30,7 @@ def boosting(**wanted):
 
 def rounds(optimiser, goal, n):
     """The first n rounds one by one: (round, theta before it, weight, state before it)."""
-    state = optimiser.prepare(goal.problem(), goal.start())
+    state = optimiser.prepare(linear_problem(goal), goal.start())
     for r in range(n):
         k = optimiser.choose(state)
         if not state.gain[k] < 0:
@@ -172,12 +172,12 @@ def test_the_risk_is_told_truly_and_never_rises(kind, s, scheme, bound, smoothin
         values.append(step.value)
         return False
 
-    result = optimiser.minimise(goal, goal.start(), callback)
-    assert result.n_iter == len(result.trace) == len(thetas) > 5
-    assert values == [r.log_loss for r in result.trace]
-    np.testing.assert_array_equal(result.theta, thetas[-1])
+    result = optimiser.minimise(linear_problem(goal), goal.start(), callback)
+    assert result.minimum.n_iter == len(result.rounds) == len(thetas) > 5
+    assert values == [r.log_loss for r in result.rounds]
+    np.testing.assert_array_equal(result.minimum.theta, thetas[-1])
     theta, last = goal.start(), np.log(brute.risk(goal.start()))
-    for r, there in zip(result.trace, thetas, strict=True):
+    for r, there in zip(result.rounds, thetas, strict=True):
         theta[r.weight] += r.step
         np.testing.assert_allclose(there, theta, rtol=1e-12, atol=1e-14)
         now = np.log(brute.risk(theta))
@@ -195,7 +195,7 @@ def test_a_smaller_bound_learns_faster():
         goal = problem("counts", 3, n=20, seed=seed)
         for bound in BOUNDS:
             optimiser = boosting(bound=bound, smoothing=0.0, max_iter=15)
-            ends[bound] += optimiser.minimise(goal, goal.start()).value
+            ends[bound] += optimiser.minimise(linear_problem(goal), goal.start()).minimum.value
     assert ends["exact"] < ends["tight"] < ends["loose"]
 
 
@@ -205,7 +205,7 @@ def test_smoothing_shortens_steps(bound):
     steps = []
     for eps in (0.0, 1e-3, 1e-2, 1e-1, 1.0):
         state = (optimiser := boosting(bound=bound, smoothing=eps)).prepare(
-            goal.problem(), goal.start()
+            linear_problem(goal), goal.start()
         )
         optimiser.choose(state)
         k = 4  # whatever the smoothing chooses
@@ -219,9 +219,9 @@ def test_the_scale_of_real_features_does_not_matter(bound):
     paths = []
     for scale in (0.1, 1.0, 10.0):
         goal = problem("real", 3, seed=1)
-        goal._data.x.data *= scale
+        goal.data.x.data *= scale
         optimiser = boosting(bound=bound, smoothing=1e-2, cap=100.0, max_iter=12)
-        paths.append(optimiser.minimise(goal, goal.start()).trace)
+        paths.append(optimiser.minimise(linear_problem(goal), goal.start()).rounds)
     n = goal.architecture.node.n_weights
     assert sum(r.weight < n for r in paths[1]) > 3
     for path, scale in ((paths[0], 0.1), (paths[2], 10.0)):
@@ -238,9 +238,9 @@ def test_no_step_is_beyond_the_cap(kind, bound):
     for cap in (0.1, 1.0, 5.0):
         goal = problem(kind, 3, seed=2)
         optimiser = boosting(bound=bound, smoothing=0.0, cap=cap, max_iter=15)
-        trace = optimiser.minimise(goal, goal.start()).trace
-        assert max(abs(r.step) for r in trace) <= cap
-        assert len(trace) == 15
+        rounds = optimiser.minimise(linear_problem(goal), goal.start()).rounds
+        assert max(abs(r.step) for r in rounds) <= cap
+        assert len(rounds) == 15
 
 
 # --- the exact step ----------------------------------------------------------------------------
@@ -326,9 +326,11 @@ def test_a_feature_seen_on_one_side_only_steps_to_the_cap(bound, cap):
     """Feature 0 always has label 0: the more weight the better."""
     x = np.array([[1.0], [1.0], [0.0]])
     goal = make_goal(x, [0, 1, 2, 3], [0, 0, 1], 2)
-    result = boosting(bound=bound, smoothing=0.0, cap=cap, max_iter=1).minimise(goal, goal.start())
-    assert result.trace[0].weight == 0
-    assert result.trace[0].step == cap
+    result = boosting(bound=bound, smoothing=0.0, cap=cap, max_iter=1).minimise(
+        linear_problem(goal), goal.start()
+    )
+    assert result.rounds[0].weight == 0
+    assert result.rounds[0].step == cap
 
 
 @every_bound
@@ -338,7 +340,7 @@ def test_with_smoothing_one_side_is_bounded_by_it(bound):
     goal = make_goal(x, [0, 1, 2], [0, 0], 2)
     eps = 0.01
     optimiser = boosting(bound=bound, smoothing=eps, cap=50.0, max_iter=1)
-    step = optimiser.minimise(goal, goal.start()).trace[0].step
+    step = optimiser.minimise(linear_problem(goal), goal.start()).rounds[0].step
     # u is -1 for the only wrong labelling: L = -1, U = 0, so (3.37) is log((1 + eps) / eps)
     want = np.log((1 + eps) / eps) if bound == "loose" else 0.5 * np.log((1 + eps) / eps)
     assert step == pytest.approx(want, rel=0.02)
@@ -355,7 +357,7 @@ def test_kept_tables_equal_fresh_ones(kind, s, scheme, bound):
     for r, _, _, state in rounds(optimiser, goal, 25):
         if r not in (3, 12, 24) or state.log_p.max() > -1e-7:
             continue
-        fresh = optimiser.prepare(goal.problem(), state.theta)
+        fresh = optimiser.prepare(linear_problem(goal), state.theta)
         np.testing.assert_allclose(state.log_p, fresh.log_p, rtol=1e-9)
         np.testing.assert_allclose(state.marginal, fresh.marginal, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(state.pair_sums, fresh.pair_sums, rtol=1e-9, atol=1e-12)
@@ -385,11 +387,11 @@ def rare(n=60, seed=0, s=3, longest=4):
 def test_only_sequences_with_the_feature_are_run_again(bound, monkeypatch):
     goal = rare()
     x, feature, _, _ = design(goal)
-    offsets = goal._data.offsets
+    offsets = goal.data.offsets
     holds = np.add.reduceat(x != 0, offsets[:-1]) > 0  # sequence, feature
     run = []
     optimiser = boosting(bound=bound, max_iter=40)
-    kind = type(optimiser.prepare(goal.problem(), goal.start()))
+    kind = type(optimiser.prepare(linear_problem(goal), goal.start()))
     plain = kind.run
 
     def record(self, chosen, *rest):
@@ -397,9 +399,9 @@ def test_only_sequences_with_the_feature_are_run_again(bound, monkeypatch):
         return plain(self, chosen, *rest)
 
     monkeypatch.setattr(kind, "run", record)
-    result = optimiser.minimise(goal, goal.start())
+    result = optimiser.minimise(linear_problem(goal), goal.start())
     few = 0
-    for r in result.trace:
+    for r in result.rounds:
         if r.weight < len(feature):
             share = holds[:, feature[r.weight]].mean()
         else:
@@ -408,8 +410,8 @@ def test_only_sequences_with_the_feature_are_run_again(bound, monkeypatch):
         few += share < 0.5
     assert few > 10
     # the first run is the start; no later one takes more than some round's sequences
-    assert len(run[0]) == len(goal._data)
-    sizes = {round(r.rerun * len(goal._data)) for r in result.trace}
+    assert len(run[0]) == len(goal.data)
+    sizes = {round(r.rerun * len(goal.data)) for r in result.rounds}
     assert {len(chosen) for chosen in run[1:]} <= sizes
 
 
@@ -435,7 +437,7 @@ def test_long_sequences_change_the_unit_of_the_tables(bound):
         references.append(state.reference)
     assert len(set(references)) > 1
     assert state.log_p.max() < -1e-6
-    fresh = optimiser.prepare(goal.problem(), state.theta)
+    fresh = optimiser.prepare(linear_problem(goal), state.theta)
     np.testing.assert_allclose(state.log_p, fresh.log_p, rtol=1e-8)
     rescale = np.exp(state.reference - fresh.reference)
     for name in ("table", "distribution", "inverse"):
@@ -447,52 +449,54 @@ def test_long_sequences_change_the_unit_of_the_tables(bound):
 def test_the_same_for_any_number_of_threads(bound):
     goal = problem("counts", 3, n=30)
     runs = [
-        boosting(bound=bound, max_iter=20, n_jobs=jobs).minimise(goal, goal.start())
+        boosting(bound=bound, max_iter=20, n_jobs=jobs).minimise(linear_problem(goal), goal.start())
         for jobs in (1, 1, 2)
     ]
-    assert runs[0].trace == runs[1].trace == runs[2].trace
+    assert runs[0].rounds == runs[1].rounds == runs[2].rounds
 
 
 def test_it_goes_on_from_where_it_was():
     goal = problem("counts", 3)
-    whole = boosting(max_iter=14).minimise(goal, goal.start())
-    half = boosting(max_iter=7).minimise(goal, goal.start())
-    rest = boosting(max_iter=7).minimise(goal, half.theta)
-    assert half.trace == whole.trace[:7]
-    for a, b in zip(rest.trace, whole.trace[7:], strict=True):
+    whole = boosting(max_iter=14).minimise(linear_problem(goal), goal.start())
+    half = boosting(max_iter=7).minimise(linear_problem(goal), goal.start())
+    rest = boosting(max_iter=7).minimise(linear_problem(goal), half.minimum.theta)
+    assert half.rounds == whole.rounds[:7]
+    for a, b in zip(rest.rounds, whole.rounds[7:], strict=True):
         assert a.weight == b.weight
         np.testing.assert_allclose(a, b, rtol=1e-6)
-    np.testing.assert_allclose(rest.theta, whole.theta, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(rest.minimum.theta, whole.minimum.theta, rtol=1e-6, atol=1e-9)
 
 
 def test_start_is_not_changed_and_a_callback_stops():
     goal = problem("binary", 3)
     begin = np.full(len(goal.start()), 0.1)
-    result = boosting().minimise(goal, begin, lambda step: step.iteration == 3)
+    result = boosting().minimise(linear_problem(goal), begin, lambda step: step.iteration == 3)
     np.testing.assert_array_equal(begin, 0.1)
-    assert result.n_iter == len(result.trace) == 3
+    assert result.minimum.n_iter == len(result.rounds) == 3
 
 
 def test_tolerance_ends_it():
     goal = problem("binary", 3)
     counts = [
-        boosting(max_iter=10_000, tol=tol, bound="tight").minimise(goal, goal.start()).n_iter
+        boosting(max_iter=10_000, tol=tol, bound="tight")
+        .minimise(linear_problem(goal), goal.start())
+        .minimum.n_iter
         for tol in (1e-1, 1e-2, 1e-4)
     ]
     assert counts[0] < counts[1] < counts[2] < 10_000
     # features that tell nothing: no round at all
     goal = make_goal(np.ones((2, 1)), [0, 1, 2], [0, 1], 2)
-    result = boosting().minimise(goal, goal.start())
-    assert (result.n_iter, result.trace) == (0, ())
-    assert result.value == pytest.approx(np.log(2.0))
+    result = boosting().minimise(linear_problem(goal), goal.start())
+    assert (result.minimum.n_iter, result.rounds) == (0, ())
+    assert result.minimum.value == pytest.approx(np.log(2.0))
 
 
 def test_all_certain_ends_it():
     goal = make_goal(np.eye(2), [0, 1, 2], [0, 1], 2)
-    result = boosting(cap=100.0, smoothing=0.0).minimise(goal, goal.start())
-    assert result.value < -30
-    assert result.n_iter < 10
-    assert np.isfinite(result.theta).all()
+    result = boosting(cap=100.0, smoothing=0.0).minimise(linear_problem(goal), goal.start())
+    assert result.minimum.value < -30
+    assert result.minimum.n_iter < 10
+    assert np.isfinite(result.minimum.theta).all()
 
 
 # --- partial labels and other units ------------------------------------------------------------
@@ -509,9 +513,9 @@ def tokens(n=14, s=3, seed=0, width=5):
 
 
 def same_path(a, b, rel=1e-7):
-    assert [r.weight for r in a.trace] == [r.weight for r in b.trace]
-    np.testing.assert_allclose(np.array(a.trace), np.array(b.trace), rtol=rel, atol=1e-9)
-    assert len(a.trace) > 5
+    assert [r.weight for r in a.rounds] == [r.weight for r in b.rounds]
+    np.testing.assert_allclose(np.array(a.rounds), np.array(b.rounds), rtol=rel, atol=1e-9)
+    assert len(a.rounds) > 5
 
 
 @every_bound
@@ -541,7 +545,10 @@ def test_an_unknown_label_cuts_its_sequence(bound, candidates):
     )
     assert len(set(own)) < len(own)
     optimiser = boosting(bound=bound, max_iter=20, length_weight=0.8)
-    same_path(optimiser.minimise(whole, whole.start()), optimiser.minimise(cut, cut.start()))
+    same_path(
+        optimiser.minimise(linear_problem(whole), whole.start()),
+        optimiser.minimise(linear_problem(cut), cut.start()),
+    )
 
 
 def test_the_law_of_starts_does_not_hold_where_a_sequence_was_cut():
@@ -551,10 +558,10 @@ def test_the_law_of_starts_does_not_hold_where_a_sequence_was_cut():
     mask[0] = True
     y = np.array([-1, 2, 1])
     goal = make_goal(x, [0, 3], y, s, law(s), None, False, mask)
-    result = boosting(max_iter=5).minimise(goal, goal.start())
-    assert np.isfinite([r.log_loss for r in result.trace]).all()
+    result = boosting(max_iter=5).minimise(linear_problem(goal), goal.start())
+    assert np.isfinite([r.log_loss for r in result.rounds]).all()
     # lawful labellings of the piece: any pair but (1, 2) that does not end in 0
-    state = boosting().prepare(goal.problem(), goal.start())
+    state = boosting().prepare(linear_problem(goal), goal.start())
     assert state.log_p[0] == pytest.approx(-np.log(3 * 2 - 1))
 
 
@@ -568,12 +575,12 @@ def test_tokens_alone_are_sequences_of_length_one(bound, scheme):
         goal.constraint = Constraint.of(law(3))
     alone = make_goal(x, np.arange(len(y) + 1), y, 3, None, np.repeat(weights, np.diff(offsets)))
     optimiser = boosting(bound=bound, max_iter=20, length_weight=0.8)
-    a = Boosting(**vars(optimiser) | {"unit": "token"}).minimise(goal, goal.start())
-    b = optimiser.minimise(alone, alone.start())
+    a = Boosting(**vars(optimiser) | {"unit": "token"}).minimise(linear_problem(goal), goal.start())
+    b = optimiser.minimise(linear_problem(alone), alone.start())
     same_path(a, b)
     n = alone.architecture.node.n_weights
-    np.testing.assert_allclose(a.theta[:n], b.theta[:n], rtol=1e-7)
-    assert not a.theta[n:].any()
+    np.testing.assert_allclose(a.minimum.theta[:n], b.minimum.theta[:n], rtol=1e-7)
+    assert not a.minimum.theta[n:].any()
 
 
 @every_bound
@@ -598,11 +605,15 @@ def test_neighbours_are_features_of_the_label_before(bound, observed, holes):
     if observed:
         assert alone.architecture.node.n_weights == len(goal.start())
     optimiser = boosting(bound=bound, max_iter=30)
-    a = Boosting(**vars(optimiser) | {"unit": "neighbours"}).minimise(goal, goal.start())
-    b = optimiser.minimise(alone, alone.start())
+    a = Boosting(**vars(optimiser) | {"unit": "neighbours"}).minimise(
+        linear_problem(goal), goal.start()
+    )
+    b = optimiser.minimise(linear_problem(alone), alone.start())
     same_path(a, b)
-    assert any(r.weight >= goal.architecture.node.n_weights for r in a.trace)
-    np.testing.assert_allclose(a.theta, b.theta[: len(a.theta)], rtol=1e-7, atol=1e-12)
+    assert any(r.weight >= goal.architecture.node.n_weights for r in a.rounds)
+    np.testing.assert_allclose(
+        a.minimum.theta, b.minimum.theta[: len(a.minimum.theta)], rtol=1e-7, atol=1e-12
+    )
 
 
 def test_starting_weights_count_in_every_unit():
@@ -610,8 +621,8 @@ def test_starting_weights_count_in_every_unit():
     goal = make_goal(x, offsets, y, 3, None, weights)
     theta = np.random.default_rng(0).normal(size=len(goal.start()))
     for unit in ("sequence", "token", "neighbours"):
-        state = boosting(unit=unit).prepare(goal.problem(), theta)
-        scores = goal.architecture.score(theta, goal._data)
+        state = boosting(unit=unit).prepare(linear_problem(goal), theta)
+        scores = goal.architecture.score(theta, goal.data)
         node = scores.node.copy()
         if unit == "neighbours":
             for t in range(1, len(y)):
@@ -628,6 +639,4 @@ def test_edge_features_are_refused():
     edge = (np.random.default_rng(0).random((len(y), 2)) < 0.5).astype(float)
     goal = make_goal(x, offsets, y, 3, None, weights, edge=edge)
     with pytest.raises(CapabilityError, match="edge features"):
-        boosting().minimise(goal, goal.start())
-    with pytest.raises(CapabilityError, match="needs problem"):
-        boosting().minimise(object(), np.zeros(1))
+        boosting().minimise(linear_problem(goal), goal.start())

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 
 from seqfield.architectures.linear import Linear
-from seqfield.errors import CapabilityError, InputError
+from seqfield.errors import InputError
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
@@ -47,6 +47,9 @@ class Quadratic:
 
     def gap(self, theta, gradient):
         return self.prior.gap(theta, gradient)
+
+    def dual(self, theta):
+        return theta
 
     def start(self):
         return np.zeros(len(self.b))
@@ -387,34 +390,6 @@ def test_sgd_does_not_change_its_start():
     begin = np.ones(len(goal.start()))
     SGD(max_iter=1).minimise(goal, begin)
     np.testing.assert_array_equal(begin, 1.0)
-
-
-# --- capabilities ------------------------------------------------------------------------------
-
-
-class Bare:
-    """An objective that can do only what it is given."""
-
-    def __init__(self, **abilities):
-        self.__dict__.update(abilities)
-
-
-@pytest.mark.parametrize("solver", [LBFGS, OWLQN, SGD])
-def test_what_is_missing_is_named_before_any_work(solver):
-    calls = []
-
-    def ability(*arguments):
-        calls.append(arguments)
-        raise AssertionError
-
-    for missing in solver.needs:
-        goal = Bare(**{name: ability for name in solver.needs if name != missing})
-        with pytest.raises(CapabilityError, match=rf"needs {missing} of its objective"):
-            solver().minimise(goal, np.zeros(2))
-    with pytest.raises(CapabilityError) as caught:
-        solver().minimise(Bare(), np.zeros(2))
-    assert all(name in str(caught.value) for name in solver.needs)
-    assert not calls
 
 
 # --- parts -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from scipy.optimize import minimize_scalar
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.kernel import Gram
 from seqfield.architectures.lookup import Lookup
-from seqfield.errors import CapabilityError
 from seqfield.kernels.covariance import Matrix
 from seqfield.labels import LabelSet
 from seqfield.losses.log import LogLoss
@@ -41,7 +40,7 @@ class Problem(NamedTuple):
 
     @property
     def offsets(self):
-        return self.objective._data.offsets
+        return self.objective.data.offsets
 
     @property
     def edges(self):
@@ -61,7 +60,7 @@ class Problem(NamedTuple):
         return Greedy(self.atoms(held), ElasticNet(0.0, C2), pick, **settings)
 
     def select(self, pick, callback=None, **wanted):
-        return self.greedy(pick, **wanted).minimise(self.objective, self.start(), callback)
+        return self.greedy(pick, **wanted).minimise(self.objective, callback)
 
     # --- written out ----------------------------------------------------------------------------
 
@@ -194,7 +193,7 @@ def run(case, **wanted):
     pick, settings = CASES[case]
     p = problem(**settings)
     result = p.select(pick(p), **wanted)
-    return p, result, result.trace[0]
+    return p, result, result.selection
 
 
 # --- what is told of a selection ---------------------------------------------------------------
@@ -207,9 +206,9 @@ def check_told(p, result, found, exact=1e-9):
         loss = p.objective.value(whole)
         assert told.loss == pytest.approx(loss, rel=exact)
         assert told.risk == pytest.approx(loss + C2 / 2 * norm, rel=exact)
-    np.testing.assert_allclose(result.theta, whole, atol=1e-7)
-    assert result.value == found.rounds[-1].risk
-    assert result.n_iter == len(found.rounds)
+    np.testing.assert_allclose(result.minimum.theta, whole, atol=1e-7)
+    assert result.minimum.value == found.rounds[-1].risk
+    assert result.minimum.n_iter == len(found.rounds)
 
 
 @every
@@ -218,7 +217,7 @@ def test_update_all(case):
     pick, settings = CASES[case]
     p = problem(**settings)
     result = p.select(pick(p), lambda step: steps.append(step) or False, max_iter=8)
-    found = result.trace[0]
+    found = result.selection
     check_told(p, result, found)
     risks = [p.objective.value(p.start()), *(told.risk for told in found.rounds)]
     assert (np.diff(risks) < 1e-9).all()
@@ -261,8 +260,8 @@ def test_update_last_is_new_and_then_all(case):
     assert last.rounds[-1].risk < new.rounds[-1].risk - 1e-4
     _, whole, norm = p.function(last, 5)
     risk = p.objective.value(whole) + C2 / 2 * norm
-    assert result.value == pytest.approx(risk, rel=1e-9)
-    np.testing.assert_allclose(result.theta, whole, atol=1e-7)
+    assert result.minimum.value == pytest.approx(risk, rel=1e-9)
+    np.testing.assert_allclose(result.minimum.theta, whole, atol=1e-7)
     parts, whole, _ = p.function(last, 5)
     for atom in last.atoms:
         assert p.derivative(parts, whole, atom) == pytest.approx(0.0, abs=3e-4)
@@ -274,9 +273,9 @@ def test_update_last_is_new_and_then_all(case):
 def test_products_with_the_covariances_are_the_same_as_values_held(case, update, monkeypatch):
     monkeypatch.setattr(greedy, "SHARE", 0.0)  # every refit as fine as wanted
     runs = [run(case, update=update, max_iter=6, held=held)[1] for held in (True, False)]
-    assert runs[0].trace[0].atoms == runs[1].trace[0].atoms
-    np.testing.assert_allclose(runs[0].theta, runs[1].theta, atol=1e-5)
-    risks = [[told.risk for told in result.trace[0].rounds] for result in runs]
+    assert runs[0].selection.atoms == runs[1].selection.atoms
+    np.testing.assert_allclose(runs[0].minimum.theta, runs[1].minimum.theta, atol=1e-5)
+    risks = [[told.risk for told in result.selection.rounds] for result in runs]
     np.testing.assert_allclose(*risks, rtol=1e-8)
 
 
@@ -306,8 +305,8 @@ def test_all_coordinates_are_the_dense_model(update, size, eta):
     p = problem(eta=eta)
     result = p.select(coordinates(p, size, tol=1e-8), update=update)
     best, gram = dense(p)
-    assert result.value == pytest.approx(best.value, rel=1e-9)
-    table, steps = p.objective.architecture.lift(result.theta)
+    assert result.minimum.value == pytest.approx(best.value, rel=1e-9)
+    table, steps = p.objective.architecture.lift(result.minimum.theta)
     want = gram.lift(best.theta)
     np.testing.assert_allclose(table, want.table, atol=1e-6)
     np.testing.assert_allclose(steps, want.transitions, atol=1e-6)
@@ -318,8 +317,8 @@ def test_all_vertex_cliques_are_the_dense_model(gain):
     p = problem(free=True)
     result = p.select(Cliques(gain))
     best, gram = dense(p)
-    assert result.value == pytest.approx(best.value, rel=1e-9)
-    table, steps = p.objective.architecture.lift(result.theta)
+    assert result.minimum.value == pytest.approx(best.value, rel=1e-9)
+    table, steps = p.objective.architecture.lift(result.minimum.theta)
     want = gram.lift(best.theta)
     np.testing.assert_allclose(table, want.table, atol=1e-6)
     np.testing.assert_allclose(steps, want.transitions, atol=1e-6)
@@ -337,8 +336,8 @@ def test_all_labelled_sequences_are_the_dense_model(update):
     assert all_of_them.value == pytest.approx(best.value, rel=1e-9)
     result = p.select(labellings(p, 2, tol=1e-8), update=update)
     if update == "all":
-        assert result.value == pytest.approx(best.value, rel=1e-8)
-    assert best.value - 1e-9 < result.value < best.value * 1.05
+        assert result.minimum.value == pytest.approx(best.value, rel=1e-8)
+    assert best.value - 1e-9 < result.minimum.value < best.value * 1.05
 
 
 # --- what is picked ----------------------------------------------------------------------------
@@ -357,7 +356,7 @@ class Spy:
 
 def spied(p, pick, rounds, **wanted):
     spy = Spy(pick)
-    found = p.select(spy, max_iter=rounds, **wanted).trace[0]
+    found = p.select(spy, max_iter=rounds, **wanted).selection
     return found, spy.picked[:rounds]
 
 
@@ -464,7 +463,7 @@ def first_transitions(p):
 def test_random_sequences_go_by_the_seed(picker):
     p = problem(n=12)
     runs = [
-        p.select(picker(p, 1, "random", seed), max_iter=6, update="new").trace[0].atoms
+        p.select(picker(p, 1, "random", seed), max_iter=6, update="new").selection.atoms
         for seed in (0, 0, 1)
     ]
     assert runs[0] == runs[1] != runs[2]
@@ -481,7 +480,7 @@ def test_random_sequences_go_by_the_seed(picker):
         own = abs(p.derivative(parts, whole, atom))
         assert min(abs(own - v) for v in rivals) < 1e-6
     # and not always the best of all
-    largest = p.select(picker(p, 1), max_iter=6, update="new").trace[0].atoms
+    largest = p.select(picker(p, 1), max_iter=6, update="new").selection.atoms
     assert set(largest) != set(runs[0])
 
 
@@ -502,21 +501,21 @@ def test_an_atom_is_picked_once():
 def test_ends_at_so_many_atoms(most, update):
     p = problem()
     result = p.select(coordinates(p, 3), max_atoms=most, update=update)
-    found = result.trace[0]
+    found = result.selection
     assert len(found.atoms) == found.rounds[-1].n_atoms == most
-    assert len(found.rounds) == result.n_iter == -(-most // 3)
+    assert len(found.rounds) == result.minimum.n_iter == -(-most // 3)
 
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_ends_after_so_many_rounds(most):
     p = problem()
-    assert p.select(coordinates(p, 3), max_iter=most).n_iter == most
+    assert p.select(coordinates(p, 3), max_iter=most).minimum.n_iter == most
 
 
 def test_ends_if_told_to():
     p = problem()
     result = p.select(coordinates(p, 2), lambda step: step.iteration == 3)
-    assert result.n_iter == 3
+    assert result.minimum.n_iter == 3
 
 
 @pytest.mark.parametrize("tol", [0.5, 0.1])
@@ -535,16 +534,16 @@ def test_ends_where_all_derivatives_are_small(tol):
 def test_ends_at_once_where_nothing_can_be_gained():
     p = problem()
     result = p.select(coordinates(p, 1, tol=1e6))
-    assert (result.n_iter, result.trace[0].atoms, result.trace[0].rounds) == (0, [], [])
-    assert result.value == pytest.approx(p.objective.value(p.start()), rel=1e-12)
-    assert not result.theta.any()
-    assert len(result.trace[0].coefficients(0)) == 0
+    assert (result.minimum.n_iter, result.selection.atoms, result.selection.rounds) == (0, [], [])
+    assert result.minimum.value == pytest.approx(p.objective.value(p.start()), rel=1e-12)
+    assert not result.minimum.theta.any()
+    assert len(result.selection.coefficients(0)) == 0
 
 
 @pytest.mark.parametrize("gain_tol", [0.3, 0.02])
 def test_ends_after_a_small_gain(gain_tol):
     p = problem(free=True)
-    found = p.select(Cliques(), gain_tol=gain_tol).trace[0]
+    found = p.select(Cliques(), gain_tol=gain_tol).selection
     start = p.objective.value(first_transitions(p))
     steps = first_transitions(p)[-S * S :]
     risks = [start + C2 / 2 * (steps @ steps) / p.eta, *(told.risk for told in found.rounds)]
@@ -562,7 +561,7 @@ def constant(size):
 @pytest.mark.parametrize("size", [0.0, -0.0, np.nan])
 def test_where_gains_underflow_the_steepest_clique_is_taken(size):
     p = problem(free=True, n_kernels=2, edges=True)
-    steepest, found = (p.select(Cliques(gain)).trace[0] for gain in (steepness, constant(size)))
+    steepest, found = (p.select(Cliques(gain)).selection for gain in (steepness, constant(size)))
     assert found.atoms == steepest.atoms
     assert len(found.atoms) > 20
 
@@ -574,14 +573,14 @@ def test_small_gains_do_not_end_the_selection():
     def gain(slopes, values, kernel):
         return next(falling) * steepness(slopes, values, kernel)
 
-    steepest, found = (p.select(Cliques(one)).trace[0] for one in (steepness, gain))
+    steepest, found = (p.select(Cliques(one)).selection for one in (steepness, gain))
     assert found.atoms == steepest.atoms
 
 
 def test_what_is_rounding_goes_by_the_kernel():
     p = problem(free=True, n_kernels=2)
     large = p._replace(grams=[1e12 * p.grams[0], p.grams[1]])
-    found = large.select(Cliques(), max_iter=3).trace[0]
+    found = large.select(Cliques(), max_iter=3).selection
     assert [atom.kernel for atom in found.atoms] == [0, 1, 0, 1, 0, 1]
 
 
@@ -621,22 +620,13 @@ def test_picks_in_vain_do_not_end_the_selection(gain):
     gram = (1e5 + p.grams[0])[np.ix_(rows, rows)]
     atoms = Atoms(S, [Matrix(None, None, gram, 1)], eta=0.6, free=True)
     chosen = Greedy(atoms, ElasticNet(0.0, C2), Cliques(gain), 500, 500)
-    result = chosen.minimise(many, np.zeros(many.architecture.n_parameters))
+    result = chosen.minimise(many)
     dual = Gram(S, len(rows), lambda v: gram @ v, 0.6)
     best = LBFGS(max_iter=5000, tol=1e-12).minimise(
         many.over(dual, ElasticNet(0.0, C2)), np.zeros(dual.n_parameters)
     )
-    assert len(result.trace[0].atoms) == S * N
-    assert result.value == pytest.approx(best.value, rel=1e-4)
-
-
-def test_needs_an_objective_that_can_change_its_architecture():
-    class Poor:
-        def value_and_grad(self, theta):
-            raise AssertionError
-
-    with pytest.raises(CapabilityError, match="greedy selection needs over"):
-        problem().greedy(Cliques()).minimise(Poor(), np.zeros(3))
+    assert len(result.selection.atoms) == S * N
+    assert result.minimum.value == pytest.approx(best.value, rel=1e-4)
 
 
 # --- the mean-field gain -----------------------------------------------------------------------
@@ -669,7 +659,7 @@ def occupancies(p, theta):
         free[a:b] = np.tensordot(w / w.sum(), marks, 1)
         w = w * lawful
         held[a:b] = np.tensordot(w / w.sum(), marks, 1)
-    weights = np.repeat(p.objective._weights, np.diff(p.offsets))
+    weights = np.repeat(p.objective.weights, np.diff(p.offsets))
     return free, held, weights
 
 
@@ -690,7 +680,7 @@ class Both:
 def test_mean_field_gain_is_the_minimum_of_its_formula(n_kernels, edges, missing):
     p = problem(seed=6, n_kernels=n_kernels, edges=edges, missing=missing, free=True)
     gain = Both()
-    found = p.select(Cliques(gain), max_iter=3).trace[0]
+    found = p.select(Cliques(gain), max_iter=3).selection
     for k in range(3):
         parts, whole, _ = p.function(found, k)
         if k == 0:
@@ -717,7 +707,7 @@ def test_mean_field_gain_is_exact_without_transitions(n_kernels):
     """Tokens are then independent: it is the fall of the risk with this one coefficient."""
     p = problem(seed=7, n_kernels=n_kernels, eta=0.0, free=True)
     gain = Both()
-    found = p.select(Cliques(gain), max_iter=3).trace[0]
+    found = p.select(Cliques(gain), max_iter=3).selection
     for k in range(3):
         parts, whole, norm = p.function(found, k)
         risk = p.objective.value(whole) + C2 / 2 * norm
@@ -760,7 +750,7 @@ def test_mean_field_gain_where_marginals_are_certain(scale, p):
 @pytest.mark.parametrize("n_jobs", [2, 3])
 def test_mean_field_gain_for_every_number_of_threads(n_jobs):
     p = problem(seed=6, free=True, edges=True)
-    alone, many = (p.select(Cliques(MeanField(k)), max_iter=6).trace[0].atoms for k in (1, n_jobs))
+    alone, many = (p.select(Cliques(MeanField(k)), max_iter=6).selection.atoms for k in (1, n_jobs))
     assert alone == many
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqfield.solvers._base import Result, Step
+from seqfield.solvers._base import Minimum, Step
 from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.restarts import Restarts
 
@@ -22,6 +22,9 @@ class Valleys:
 
     def gap(self, x, gradient):
         return np.inf
+
+    def dual(self, x):
+        return x
 
 
 SHALLOW = 0.9  # a start in the shallower valley
@@ -79,7 +82,7 @@ class Scripted:
         for steps in (1, 2):
             if callback is not None and callback(Step(steps, theta, value)):
                 break
-        return Result(np.full(len(theta), value), value, None, steps, value > 1.0)
+        return Minimum(np.full(len(theta), value), value, None, steps, value > 1.0)
 
 
 def test_it_goes_on_from_the_best_until_there_is_no_gain():

@@ -13,6 +13,7 @@ from seqfield.data.schemes import Allowed
 from seqfield.labels import Targets
 from seqfield.losses.exponential import ExponentialLoss
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import LinearProblem
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 
@@ -73,10 +74,17 @@ def make_goal(x, offsets, y, s, allowed=None, weights=None, observed=True, mask=
     return goal
 
 
+def linear_problem(goal):
+    """What the perceptron and boosting are given of it."""
+    return LinearProblem.of(
+        goal.architecture, goal.data, goal.targets, goal.weights, goal.constraint
+    )
+
+
 def design(goal):
     """Node features (N, D) as an array; feature and label of each node weight; all pairs."""
     feature, label = goal.architecture.node.names()
-    return goal._data.x.toarray(), feature, label, goal.architecture.pairs
+    return goal.data.x.toarray(), feature, label, goal.architecture.pairs
 
 
 class Brute:
@@ -89,8 +97,8 @@ class Brute:
 
     def __init__(self, goal, pi=1.0):
         x, feature, label, pairs = design(goal)
-        s, offsets, gold = goal.architecture.n_labels, goal._data.offsets, goal._targets.codes
-        self.weights = goal._weights * pi ** np.diff(offsets)
+        s, offsets, gold = goal.architecture.n_labels, goal.data.offsets, goal.targets.codes
+        self.weights = goal.weights * pi ** np.diff(offsets)
         u, sequence, low, high = [], [], [], []
         for i, (a, b) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
             labels = np.array(list(product(range(s), repeat=int(b - a))))

@@ -10,6 +10,7 @@ from seqfield.data.schemes import Allowed
 from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.objective import Objective
+from seqfield.objectives.problems import WhitenedProblem
 from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 
@@ -69,3 +70,10 @@ def unevenness(ranks):
     mean = (ranks.mean(axis=0) - 0.5) * np.sqrt(12 * n)
     variance = (((ranks - 0.5) ** 2).mean(axis=0) - 1 / 12) * np.sqrt(180 * n)
     return np.maximum(np.abs(mean), np.abs(variance))
+
+
+def whitened(goal):
+    """What elliptical slices are given of an objective."""
+    return WhitenedProblem.of(
+        goal.architecture, goal.data, goal.targets, goal.weights, goal.constraint, goal.n_jobs
+    )

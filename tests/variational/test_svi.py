@@ -4,7 +4,6 @@ the evidence and close to it, minibatches, and both ways to step."""
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,13 +17,12 @@ from seqfield.labels import Targets
 from seqfield.losses.log import LogLoss
 from seqfield.losses.marginal import MarginalLoss
 from seqfield.losses.piecewise import PiecewiseLoss
-from seqfield.objectives.objective import Objective
-from seqfield.priors import ElasticNet
 from seqfield.sequences import Sequences, offsets_of
 from seqfield.variational import _elbo
 from seqfield.variational._elbo import elbo, moments_of
 from seqfield.variational._expectations import (
     BlackBox,
+    Bound,
     ChainLikelihood,
     Moments,
     by_reparameterisation,
@@ -37,6 +35,7 @@ from seqfield.variational.gaussians import (
     divergence_gradient,
     natural_steps,
 )
+from seqfield.variational.problems import InducingProblem
 from seqfield.variational.svi import Adam, StochasticVariational, _Drift, _State, _Watch
 
 from ..support.quadrature import FAR, chain_values, exact, log_evidence
@@ -106,7 +105,7 @@ def exact_elbo(q, model=MODEL, data=DATA, targets=TARGETS, weights=WEIGHTS):
 
 
 def settings(**wanted):
-    return StochasticVariational(**{"likelihood": CHAIN} | wanted)
+    return StochasticVariational(**wanted)
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def by_quadrature(monkeypatch):
 
 
 def exactly(q, model=MODEL, data=DATA, **wanted):
-    bound = SimpleNamespace(gradient=None, curvature=None)
+    bound = CHAIN.bound(TARGETS, WEIGHTS)
     batch = model.lay_out(data)
     return elbo(q, model, batch, bound, settings(**wanted), np.random.default_rng(0))
 
@@ -350,10 +349,7 @@ def test_equal_components_are_one_gaussian_less_the_known_gap(by_quadrature):
 
 @pytest.mark.filterwarnings("ignore:no convergence")
 def test_a_mixture_rises_above_where_one_gaussian_starts():
-    found = {
-        k: run(natural=False, n_components=k, max_iter=40, learning_rate=0.1).trace[0]
-        for k in (1, 2)
-    }
+    found = {k: run(natural=False, n_components=k, max_iter=40, learning_rate=0.1) for k in (1, 2)}
     start = found[1].elbos[:1].mean()
     assert found[2].elbos[0] < start  # by the gap, with the noise of a few draws
     assert exact_elbo(found[2].q) > exact_elbo(Gaussians.prior(1, 3, 2, ETA, None)) + 0.05
@@ -391,10 +387,10 @@ def test_the_bound_is_never_above_the_evidence(m):
 
 
 def run(model=MODEL, data=DATA, targets=TARGETS, weights=WEIGHTS, **wanted):
-    objective = Objective(model, LogLoss(), ElasticNet(0.0, 0.0), data, targets, weights, None, 1)
-    chosen = {"likelihood": CHAIN, "tol": NEVER, "optimize_kernel": False} | wanted
-    zero = np.zeros(model.n_parameters)
-    return StochasticVariational(**chosen).minimise(objective, zero)
+    chosen = {"tol": NEVER, "optimize_kernel": False} | wanted
+    likelihood = chosen.pop("likelihood", CHAIN)
+    problem = InducingProblem(model, data, targets, weights, likelihood)
+    return StochasticVariational(**chosen).fit(problem)
 
 
 def without_noise(model, data, targets):
@@ -419,7 +415,7 @@ def test_a_fit_comes_close_to_the_evidence(natural):
     best = without_noise(model, data, targets)
     given = {"max_iter": 60, "n_samples": 20} if natural else {"max_iter": 400, "n_samples": 4}
     result = run(model, data, targets, np.ones(1), natural=natural, learning_rate=0.02, **given)
-    bound = exact_elbo(result.trace[0].q, model, data, targets, np.ones(1))
+    bound = exact_elbo(result.q, model, data, targets, np.ones(1))
     prior = Gaussians.prior(1, model.size, 2, 1.0, np.random.default_rng(0))
     assert exact_elbo(prior, model, data, targets, np.ones(1)) < evidence - 0.3
     assert evidence - 0.1 < best < evidence
@@ -440,7 +436,7 @@ def test_the_bound_of_longer_sequences_is_below_the_evidence_and_close():
     p = np.exp(box.values(f, t).sum(axis=1))
     evidence, error = np.log(p.mean()), p.std() / np.sqrt(n) / p.mean()
     assert error < 0.01
-    q = run(model, data, targets, np.ones(2), max_iter=40, n_samples=20).trace[0].q
+    q = run(model, data, targets, np.ones(2), max_iter=40, n_samples=20).q
     wanted = settings(gradient="score", natural=False, n_samples=20_000, optimize_kernel=False)
     bound = elbo(q, model, model.lay_out(data), box, wanted, rng).value
     assert evidence - 0.25 < bound < evidence + 4 * error
@@ -457,7 +453,7 @@ def far_apart(wanted, n=200):
     targets = Targets((codes == codes.max()).astype(np.int32), None, data.offsets)
     model = Inducing(2, RBF(0.35), data.x[::5], 1.0)
     result = run(model, data, targets, np.ones(8), **wanted)
-    fitted = result.trace[0]
+    fitted = result
     bound = CHAIN.bound(targets, np.ones(8))
     chosen = settings(natural=False, n_samples=n, optimize_kernel=False)
     batch = model.lay_out(data)
@@ -504,7 +500,7 @@ def coupled(strength, size=3, n=4, seed=0):
     def values(f, t):
         return np.stack([gradient(*one)[0] for one in zip(f, t, strict=True)])
 
-    bound = SimpleNamespace(values=values, gradient=gradient, curvature=curvature)
+    bound = Bound(values, gradient, curvature)
     return model, batch, bound, by_means
 
 
@@ -585,11 +581,8 @@ def test_the_first_step_of_adam_goes_uphill_everywhere(monkeypatch):
     monkeypatch.setattr(
         _elbo, "by_reparameterisation", lambda moments, *_: exact(moments, TARGETS, WEIGHTS)
     )
-    likelihood = SimpleNamespace(bound=lambda *_: SimpleNamespace(gradient=None, curvature=None))
-    state.settings = settings(
-        likelihood=likelihood, natural=False, n_components=2, learning_rate=rate
-    )
-    given = SimpleNamespace(tables=DATA, targets=TARGETS, weights=WEIGHTS)
+    state.settings = settings(natural=False, n_components=2, learning_rate=rate)
+    given = InducingProblem(MODEL, DATA, TARGETS, WEIGHTS, CHAIN)
     state.step(given, np.arange(4), 4)
     after = state.q
     assert state.elbos == [pytest.approx(exact_elbo(before), rel=1e-8)]
@@ -641,6 +634,8 @@ def test_adam_is_that_of_kingma_and_ba():
 class Recorder:
     """A likelihood that remembers of which sequences it was asked, and their weights."""
 
+    differentiable, bends = True, CHAIN.bends
+
     def __init__(self):
         self.asked = []
 
@@ -667,7 +662,7 @@ def test_every_sequence_is_in_one_batch_of_an_epoch(size):
             seen += inside
         assert sorted(seen) == [0, 1, 2, 3]
         orders.append(seen)
-    assert len(result.trace[0].elbos) == 3 * n_batches
+    assert len(result.elbos) == 3 * n_batches
     if size == 1:
         assert len({tuple(order) for order in orders}) > 1
 
@@ -675,17 +670,17 @@ def test_every_sequence_is_in_one_batch_of_an_epoch(size):
 def test_results_depend_on_the_seed_alone():
     for wanted in ({"batch_size": 2}, {"natural": False, "n_components": 2}):
         a, b, c = (run(seed=seed, max_iter=4, n_samples=2, **wanted) for seed in (0, 0, 1))
-        np.testing.assert_array_equal(a.theta, b.theta)
-        np.testing.assert_array_equal(a.trace[0].elbos, b.trace[0].elbos)
-        assert not np.array_equal(a.trace[0].elbos, c.trace[0].elbos)
+        np.testing.assert_array_equal(a.mean, b.mean)
+        np.testing.assert_array_equal(a.elbos, b.elbos)
+        assert not np.array_equal(a.elbos, c.elbos)
 
 
 def test_theta_is_the_posterior_mean():
     found = run(natural=False, n_components=2, max_iter=5, n_samples=2)
-    q = found.trace[0].q
+    q = found.q
     mean = np.einsum("k,kms->ms", q.weights, q.means)
-    np.testing.assert_allclose(found.theta, np.concatenate([mean.ravel(), q.steps.ravel()]))
-    assert found.value == -found.trace[0].elbos[-1]
+    np.testing.assert_allclose(found.mean, np.concatenate([mean.ravel(), q.steps.ravel()]))
+    assert found.bound == found.elbos[-1]
 
 
 def test_callbacks_are_told_of_each_epoch_and_may_stop_it():
@@ -695,10 +690,9 @@ def test_callbacks_are_told_of_each_epoch_and_may_stop_it():
         seen.append((step.iteration, step.value))
         return step.iteration == 3
 
-    objective = Objective(MODEL, LogLoss(), ElasticNet(0.0, 0.0), DATA, TARGETS, WEIGHTS, None, 1)
-    chosen = settings(n_samples=2, batch_size=2)
-    result = chosen.minimise(objective, np.zeros(MODEL.n_parameters), callback)
-    elbos = result.trace[0].elbos
+    problem = InducingProblem(MODEL, DATA, TARGETS, WEIGHTS, CHAIN)
+    result = settings(n_samples=2, batch_size=2).fit(problem, callback)
+    elbos = result.elbos
     assert [i for i, _ in seen] == [1, 2, 3]
     np.testing.assert_allclose([v for _, v in seen], -elbos.reshape(3, 2).mean(axis=1))
     assert result.n_iter == 3
@@ -746,7 +740,7 @@ def test_learned_kernels_and_tokens_raise_the_bound():
     def end(scale, z, **wanted):
         model = Inducing(2, RBF(scale), np.array(z)[:, None], 0.0)
         given = {"max_iter": 50, "n_samples": 4, "learning_rate": 0.1} | wanted
-        fitted = run(model, data, targets, np.ones(6), **given).trace[0]
+        fitted = run(model, data, targets, np.ones(6), **given)
         return fitted.elbos[-20:].mean(), fitted.architecture, model
 
     spread = np.linspace(-2.0, 2.0, 9)
@@ -770,7 +764,7 @@ def test_other_likelihoods():
         (BlackBox(chain_values), {"gradient": "score", "natural": False, "n_samples": 60}),
     ):
         given = wanted | {"likelihood": likelihood, "learning_rate": 0.1} | extra
-        elbos = run(**given).trace[0].elbos
+        elbos = run(**given).elbos
         assert np.isfinite(elbos).all()
         assert elbos[-8:].mean() > elbos[:2].mean()
 
@@ -780,16 +774,21 @@ def test_other_likelihoods():
 )
 def test_without_transitions_they_stay_at_zero(wanted):
     model = Inducing(2, KERNEL, MODEL.tokens, 0.0)
-    found = run(model, max_iter=4, n_samples=4, **wanted).trace[0]
+    found = run(model, max_iter=4, n_samples=4, **wanted)
     assert not found.q.steps.any()
     assert not found.q.step_variances.any()
     assert np.isfinite(found.elbos).all()
     assert found.q.means.any()
 
 
-def test_it_needs_a_problem():
-    with pytest.raises(CapabilityError, match="stochastic variational inference"):
-        settings().minimise(SimpleNamespace(), np.zeros(3))
+def test_derivatives_that_the_likelihood_has_not_are_named():
+    box = BlackBox(chain_values)
+    with pytest.raises(CapabilityError, match="with derivatives: use gradient='score'"):
+        run(likelihood=box, natural=False)
+    with pytest.raises(CapabilityError, match=r"of one sign .*: use natural=False"):
+        run(likelihood=box, gradient="score")
+    with pytest.raises(CapabilityError, match=r"one component .*: use natural=False"):
+        run(n_components=2)
 
 
 def stopped_at(values, tol=1e-4):
@@ -861,8 +860,8 @@ def test_a_fit_ends_once_its_kernel_rests():
     assert run(*problem, **given).converged
     result = run(*problem, optimize_kernel=True, **given)
     assert not result.converged
-    assert result.trace[0].moving
-    rise = result.trace[0].architecture.kernel.log_parameters - model.kernel.log_parameters
+    assert result.moving
+    rise = result.architecture.kernel.log_parameters - model.kernel.log_parameters
     assert np.abs(rise).max() > 0.5
 
 

@@ -262,7 +262,7 @@ class Fit:
 
     def _factor(self, q: int, a: float, precision: Floats) -> _Factor:
         root = self.scores.root(q)
-        lower = _lower_of(np.sqrt(a * precision)[:, None] * root)
+        lower = lower_of(np.sqrt(a * precision)[:, None] * root)
         half = scipy.linalg.blas.dtrsm(1.0, lower, root.T, lower=1)
         v = self._variances(q, a, half)
         # 1/2 (tr H^-1 - r + log |H|), tr H^-1 = r - lambda . v without what the root leaves out
@@ -280,7 +280,7 @@ class Fit:
         return out
 
 
-def _lower_of(scaled: Floats) -> Floats:
+def lower_of(scaled: Floats) -> Floats:
     """The Cholesky factor of H = I + A' A for A (n, r)."""
     h = scaled.T @ scaled
     h[np.diag_indices_from(h)] += 1.0
