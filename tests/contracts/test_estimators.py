@@ -669,9 +669,9 @@ def test_every_form_of_numeric_X_gives_the_same_model(name, form):
         p = able(model.predict_proba, X1, **extra)
         np.testing.assert_allclose(np.concatenate(p).ravel(), fingerprint(model), **same)
         if is_joint(model):
-            best, want = model.distribution(X1).nbest(2, None=extra), model.distribution(X).nbest(2)
+            best, want = model.distribution(X1, **extra).nbest(2), model.distribution(X).nbest(2)
             assert [[y for y, _ in row] for row in best] == [[y for y, _ in row] for row in want]
-            drawn = model.distribution(X1).sample(2, random_state=0, None=extra)
+            drawn = model.distribution(X1, **extra).sample(2, random_state=0)
             assert drawn == model.distribution(X).sample(2, random_state=0)
         np.testing.assert_allclose(
             likelihood(model, X1, Y, **extra), likelihood(model, X, Y), **same
