@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,10 @@ LEAST_SPAN = 0.05
 DIGITS = 12
 
 
+#: a strategy of one's own: what the model says of sequences to a score for each (n,)
+Strategy = Callable[[LabelDistribution], Floats]
+
+
 class RankedSequence(NamedTuple):
     """A sequence of the pool, and its score: higher is more useful to label."""
 
@@ -72,7 +76,7 @@ class RankedSpan(NamedTuple):
 def rank(
     model: Any,
     X_pool: Any,
-    strategy: str | None = None,
+    strategy: str | Strategy | None = None,
     *,
     n: int | None = None,
     unit: str = "sequence",
@@ -102,7 +106,8 @@ def rank(
         * ``"diversity"``: how different the sequence is from those that are labelled or ranked
           before it. This one needs no probabilities.
 
-        Tokens and spans have other strategies: see ``unit``.
+        Tokens and spans have other strategies: see ``unit``. A function of your own takes a
+        `LabelDistribution` and returns one score of at least 0 for each of its sequences.
     n : how many to return, at least 1; None returns all
     unit : what to rank:
 
@@ -155,7 +160,7 @@ def rank(
     if not len(numbers):
         return []
     pool = _Pool(model, data[numbers], known[numbers], numbers)
-    if unit == "token":
+    if unit == "token" and isinstance(strategy, str):
         return _tokens(pool, strategy, n)
     if unit == "span":
         return _spans(pool, n)
@@ -216,13 +221,18 @@ class _Pool(NamedTuple):
         return np.vstack([one.proba for one, _ in self.said()])
 
 
-def _checked(strategy: str | None, unit: str, per_token: bool, diversity: float) -> str:
+def _checked(
+    strategy: str | Strategy | None, unit: str, per_token: bool, diversity: float
+) -> str | Strategy:
     """The strategy, or an `InputError` if it does not go with the other arguments."""
     if unit not in UNITS:
         raise InputError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
     if strategy is None:
         strategy = UNITS[unit][0]
-    if strategy not in UNITS[unit]:
+    if callable(strategy) and unit == "sequence" and not per_token:
+        number("diversity", diversity, low=0.0, high=1.0)
+        return strategy
+    if not isinstance(strategy, str) or strategy not in UNITS[unit]:
         wanted = ", ".join(map(repr, UNITS[unit]))
         raise InputError(f"strategy must be one of {wanted} for unit {unit!r}, got {strategy!r}")
     number("diversity", diversity, low=0.0, high=1.0)
@@ -245,8 +255,10 @@ def _known(model: Any, data: Sequences, y: Any, *, flat: bool) -> Targets:
 # --- sequences ------------------------------------------------------------------------------------
 
 
-def _values(pool: _Pool, strategy: str, per_token: bool) -> Floats:
+def _values(pool: _Pool, strategy: str | Strategy, per_token: bool) -> Floats:
     """The score of each sequence of the pool (n,)."""
+    if callable(strategy):
+        return np.concatenate([_by_function(strategy, one) for one, _ in pool.said()])
     if strategy == "token_entropy":
         each = np.where(pool.is_open, entr(pool.proba()).sum(axis=1), 0.0)
         return np.add.reduceat(each, pool.known.offsets[:-1]) / pool.n_open
@@ -269,6 +281,16 @@ def _values(pool: _Pool, strategy: str, per_token: bool) -> Floats:
     else:
         parts = [one.entropy() for one, _ in pool.said()]
     return np.concatenate(parts) / size
+
+
+def _by_function(strategy: Strategy, said: LabelDistribution) -> Floats:
+    """The scores of a strategy of one's own."""
+    found = np.asarray(strategy(said), np.float64)
+    if found.shape != (len(said),) or not (np.isfinite(found) & (found >= 0.0)).all():
+        raise InputError(
+            f"the strategy must return one number of at least 0 for each of {len(said)} sequences"
+        )
+    return found
 
 
 def expected_spans(said: LabelDistribution, known: Targets) -> Floats:

@@ -160,10 +160,21 @@ def parameters(cls: type[T]) -> type[T]:
 
 
 def table(cls: type) -> dict[str, Param]:
-    """The parameters of an estimator, in the order of its constructor."""
-    found = {field.name: field.metadata.get("param") for field in dataclasses.fields(cls)}
-    order = [name for name in inspect.signature(cls).parameters if found.get(name) is not None]
-    return {name: found[name] for name in order if found[name] is not None}  # type: ignore[misc]
+    """The parameters of an estimator: those given by place first, then its own, then shared ones."""
+    owner = {name: k for k, kind in enumerate(reversed(cls.__mro__)) for name in _declared(kind)}
+    found = {field.name: field for field in dataclasses.fields(cls)}
+    order = sorted(found, key=lambda name: (found[name].kw_only, -owner[name]))
+    return {name: found[name].metadata["param"] for name in order}
+
+
+def own(cls: type, base: type) -> list[str]:
+    """The parameters that a class declares beyond those of a base."""
+    shared = {field.name for field in dataclasses.fields(base)}
+    return [name for name in table(cls) if name not in shared]
+
+
+def _declared(kind: type) -> list[str]:
+    return [name for name in vars(kind).get("__annotations__", {}) if not name.startswith("_")]
 
 
 def check(model: Any) -> None:
