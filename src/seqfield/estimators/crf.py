@@ -173,12 +173,11 @@ class CRF(LinearEstimator):
     def _loss(self) -> Loss:
         if isinstance(self.loss, Loss):
             return self.loss
-        return {
-            "log": LogLoss(),
-            "softmax_margin": LogLoss(self.cost),
-            "marginal": MarginalLoss(),
-            "exp": ExponentialLoss(self.length_weight),
-        }[self.loss]
+        if self.loss == "marginal":
+            return MarginalLoss()
+        if self.loss == "exp":
+            return ExponentialLoss(self.length_weight)
+        return LogLoss(self.cost if self.loss == "softmax_margin" else 0.0)
 
     def _solver(self, n: int, plain: bool = False) -> Solver:
         if isinstance(self.solver, Solver):
