@@ -21,10 +21,11 @@ ENCODERS: Family[Encoder, []] = Family("encoder")
 
 # scikit-learn has no types, so its classes are Any to mypy
 class Encoder(TransformerMixin, BaseEstimator, ABC):
-    """Base class of encoders: turns X into `Sequences`.
+    """Base class of encoders: turns X into `Sequences`. Subclass it for a new encoder.
 
-    Features are numbered by falling frequency, so that weights of frequent features lie together
-    in memory.
+    A subclass must have ``transform`` and ``sizes``. If it learns from X, it must have
+    ``fit_transform``, ``state`` and ``restore`` too. Names of all that it learns begin or end with
+    an underscore.
     """
 
     #: False if a model with this encoder must have no transition scores
@@ -35,9 +36,9 @@ class Encoder(TransformerMixin, BaseEstimator, ABC):
         self.fit_transform(X)
         return self
 
-    @abstractmethod
     def fit_transform(self, X: Any, y: Any = None) -> Sequences:
         """Learn the vocabulary and encode X in one pass."""
+        return self.transform(X)
 
     @abstractmethod
     def transform(self, X: Any) -> Sequences:
@@ -47,26 +48,27 @@ class Encoder(TransformerMixin, BaseEstimator, ABC):
     def sizes(self) -> tuple[int, int]:
         """Numbers of node and edge features."""
 
-    @abstractmethod
     def names(self) -> list[str]:
         """Feature names in column order."""
+        return [f"feature {k}" for k in range(self.sizes()[0])]
 
     def edge_names(self) -> list[str]:
         """Names of the edge features in column order."""
         return []
 
-    @abstractmethod
     def state(self) -> State:
         """Header and arrays from which `restore` rebuilds the fitted encoder."""
+        return State({"params": self.get_params(deep=False)}, {})
 
     @classmethod
-    @abstractmethod
     def restore(cls, header: Header, arrays: Arrays) -> Self:
         """A fitted encoder from what `state` gave."""
+        return cls(**header["params"])
 
     def __sklearn_is_fitted__(self) -> bool:
+        learns = type(self).fit_transform is not Encoder.fit_transform
         # fitting sets only names that start or end with an underscore; arguments have none
-        return any(name.startswith("_") or name.endswith("_") for name in vars(self))
+        return not learns or any(n.startswith("_") or n.endswith("_") for n in vars(self))
 
 
 class TokenEncoder(Encoder):
