@@ -257,7 +257,7 @@ def test_not_fitted(name, method):
 def test_a_failed_first_fit_leaves_it_not_fitted(name, settings):
     """A parameter that cannot be fails at once, one sequence for three folds after learning."""
     model = make(name, **settings)
-    with pytest.raises(InputError, match="on_violation|folds"):
+    with pytest.raises(InputError, match=r"on_violation|folds"):
         model.fit(X[3:4], Y[3:4])
     assert not any(key.endswith("_") for key in vars(model))
     for use in UNFITTED.values():
@@ -272,7 +272,7 @@ def test_a_failed_refit_does_not_mix_two_models(name, settings):
     model = fresh(name)
     before, state = fingerprint(model), {k: v for k, v in vars(model).items() if k.endswith("_")}
     model.set_params(**settings)
-    with pytest.raises(InputError, match="on_violation|folds"):
+    with pytest.raises(InputError, match=r"on_violation|folds"):
         model.fit([2 * X[3]], [["z", "w"] * 2 + ["z"] * (len(X[3]) - 4)])
     assert state.items() <= vars(model).items()
     np.testing.assert_array_equal(fingerprint(model), before)
