@@ -88,7 +88,11 @@ JOINT = [name for name in NAMES if make(name).joint]
 #: who ends at an optimum, which is the same from every start
 CONVEX = [name for name in NAMES if has(name, "c2") or has(name, "alpha")]
 #: who takes features of edges
-EDGES = [name for name in NAMES if issubclass(REGISTRY[name].learns[0], LinearFunction)]
+EDGES = [
+    name
+    for name in NAMES
+    if issubclass(REGISTRY[name].learns[0], LinearFunction) and not has(name, "bound")
+]
 
 
 def speaking(name: str) -> dict[str, Any]:
