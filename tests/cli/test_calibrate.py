@@ -1,16 +1,10 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
 import seqfield as sf
-from seqfield.cli.app import app
 
-
-def run(*arguments, code=0):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output + repr(result.exception)
-    return result
+from ..support.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +13,7 @@ def files(tmp_path_factory):
     X, y = sf.load_ingredients("train")
     sf.CRF(c2=1e-3).fit(X[:60], y[:60]).save(folder / "crf.sf")
     sf.StructuredPerceptron(random_state=0).fit(X[:60], y[:60]).save(folder / "perceptron.sf")
-    with (folder / "other.txt").open("w", encoding="utf-8") as file:
-        sf.write_conll(file, X[60:160], [[(label,) for label in row] for row in y[60:160]])
+    sf.write_conll(folder / "other.txt", X[60:160], y[60:160])
     return folder
 
 

@@ -7,17 +7,11 @@ import json
 import warnings
 
 import pytest
-from typer.testing import CliRunner
 
 import seqfield as sf
-from seqfield.cli.app import app
 from seqfield.data.schemes import spans
 
-
-def run(*arguments, code=0, **options):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments], **options)
-    assert result.exit_code == code, result.output + repr(result.exception)
-    return result
+from ..support.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +33,7 @@ def files(tmp_path_factory, X):
         warnings.simplefilter("ignore")
         gpsl = sf.GPSL("linear", max_iter=3, random_state=0).fit(known[:20], y[:20])
     gpsl.save(folder / "gpsl.sf")
-    with (folder / "in.txt").open("w", encoding="utf-8") as file:
-        sf.write_conll(file, X, [[()] * len(rows) for rows in X])
+    sf.write_conll(folder / "in.txt", X)
     return folder
 
 

@@ -1,31 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
 import seqfield as sf
 from seqfield import metrics
-from seqfield.cli.app import app
 
+from ..support.commands import refused, run
 from ..support.reports import by_key, embedded
 
 
-def run(*arguments: object, code: int = 0):
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output + repr(result.exception)
-    return result
-
-
-def refused(*arguments: object) -> str:
-    result = run(*arguments, code=2)
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
 def write(path, X, y):
-    with path.open("w", encoding="utf-8") as file:
-        sf.write_conll(file, X, [[(label,) for label in row] for row in y])
+    sf.write_conll(path, X, y)
     return path
 
 

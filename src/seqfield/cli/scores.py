@@ -36,11 +36,12 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
 
     data = model.features_.transform(X)
     known = set(model.classes_.tolist())
+    met = {label for row in y for label in row} - {None}
     judged = [[label if label in known else None for label in row] for row in y]
     predicted = model.predict(data)
-    spans = _spans(y, predicted, model.classes_.tolist(), scheme)
+    spans = _spans(y, predicted, known | met, scheme)
     return {
-        "unknown_labels": sorted({label for row in y for label in row} - known),
+        "unknown_labels": sorted(met - known),
         "sequences": len(y),
         "tokens": sum(map(len, y)),
         "token_accuracy": metrics.token_accuracy(y, predicted),
@@ -69,12 +70,11 @@ def _of_probabilities(model: Any, data: Any, y: Any, predicted: Any) -> dict[str
     }
 
 
-def _spans(y: Any, predicted: Any, labels: list[Any], scheme: str) -> SpanScores | None:
+def _spans(y: Any, predicted: Any, labels: set[Any], scheme: str) -> SpanScores | None:
     from seqfield.data.schemes import NO_SPANS, reading
     from seqfield.metrics import span_scores
 
-    met = {label for row in y for label in row}
-    how = reading([*labels, *met], scheme)
+    how = reading(list(labels), scheme)
     return None if how == NO_SPANS else span_scores(y, predicted, how)
 
 
