@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -196,6 +197,31 @@ def test_tabs(files):
     assert lines[1] == "big cups\tB-UNIT\tB-UNIT"
     text = run("suggest", out, source, "-n", 3).stdout
     assert "\nbig cups\tB-UNIT\tB-UNIT\t0." in text
+
+
+def test_blanks_in_what_is_to_be_tagged(files):
+    source, out = files / "tabs.txt", files / "n.sf"
+    source.write_text(SALT.replace(" ", "\t").replace("cups", "big cups"))
+    run("train", source, "-o", out, "-q")
+    result = run("tag", out, input="big cups\n")
+    assert "end the lines with a tab" in result.stderr
+    result = run("tag", out, input="big cups\t\n")
+    assert result.stdout.startswith("big cups\tB-")
+    assert result.stderr == ""
+    assert run("tag", out, input="cups\n").stderr == ""
+    assert run("tag", files / "m.sf", input="cups O\n").stderr == ""
+
+
+def test_names_of_outputs(files):
+    out = files / "out.txt.gz"
+    run("tag", files / "m.sf", files / "p.txt", "-o", out)
+    assert gzip.decompress(out.read_bytes()).decode() == (
+        run("tag", files / "m.sf", files / "p.txt").stdout
+    )
+    for command in ("tag", "suggest"):
+        options = (files / "m.sf", files / "p.txt", "-o", files / "out.conllu")
+        assert "choose another name" in refused(command, *options)
+        run(command, *options, "--format", "jsonl")
 
 
 def test_labels_with_blanks_are_written_with_tabs(files):

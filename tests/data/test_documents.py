@@ -29,8 +29,11 @@ def test_tabs_part_columns_where_the_first_line_has_them():
     assert read("\n \n\tNew York\tB-LOC\n")[0] == [[("New York",)]]
 
 
-def test_a_tab_at_the_end_of_a_line_parts_nothing():
-    assert read("a X\t\nb Y\n") == ([[("a",), ("b",)]], [["X", "Y"]])
+def test_a_tab_at_the_end_says_that_blanks_part_nothing():
+    assert read("New York\t\nis\n", label=None) == ([[("New York",), ("is",)]], None)
+    with pytest.raises(FormatError, match="only one column"):
+        read("a X\t\nb Y\n")
+    assert read("\ta X\nb Y\t\n") == ([[("a",), ("b",)]], [["X", "Y"]])
 
 
 @pytest.mark.parametrize("text", ["a\tX\nb Y\n", "a\tX\nb\t\n", "a\tb\tX\nc\t\tY\n"])

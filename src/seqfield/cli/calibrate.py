@@ -58,7 +58,7 @@ def calibrate(
     held = how.labelled(source, files.chosen(columns, estimator))
     X, y, document = held
     files.check_columns(estimator, X, document, spare=False)
-    files.warn_of_abstentions(held, estimator.classes_)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
     with files.about(document):
         scaled = sf.calibrate(estimator, X, y, method=method.value, cv="prefit")
         gain = calibration_gain(estimator, X, y, method=method.value)

@@ -47,7 +47,7 @@ def evaluate(
     held = how.labelled(source, files.chosen(columns, estimator))
     X, y, document = held
     files.check_columns(estimator, X, document, spare=False)
-    files.warn_of_abstentions(held, estimator.classes_)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
     with files.about(document):
         report = scores(estimator, X, y, scheme)
     if json:

@@ -7,10 +7,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -156,7 +156,7 @@ def choose(document: Document, columns: str | None) -> Rows:
     return document.features(None if columns is None else [int(k) for k in columns.split(",")])
 
 
-def warn_of_abstentions(labelled: Labelled, known: Iterable[Any] = ()) -> None:
+def warn_of_abstentions(labelled: Labelled, known: Sequence[Any] = ()) -> None:
     """Warn of labels that `tag --min-confidence` writes for what is not known, unless the model
     knows them."""
     if ABSTAINED in known:
@@ -196,6 +196,13 @@ def check_columns(model: Any, X: Rows, document: Document, *, spare: bool) -> No
         raise document.misfit(
             f"{_columns(width, 'feature ')}, but the model was trained with {need}{more}"
         )
+    if width > need and document.separator == " " and model.notes_.get("separator") == "\t":
+        tell(
+            "warning",
+            f"{document.name}: blanks part its columns, and the last one is taken for gold labels, "
+            "but the model was trained on a file with tabs. Where tokens hold blanks, end the "
+            "lines with a tab",
+        )
 
 
 def check_same(labelled: Labelled, other: Labelled) -> None:
@@ -230,8 +237,15 @@ def _is_same(target: Path, source: str | Path) -> bool:
         return False
 
 
-def separator(document: Document, model: Any) -> str:
+def separator(document: Document, model: Any, output: str) -> str:
     """What parts the columns of a file with the model's labels in the last one."""
+    from seqfield.data.conll import CONLLU
+
+    if output.endswith(CONLLU):
+        raise InputError(
+            f"{output}: cannot write CoNLL-U, whose labels are not in the last column: choose "
+            "another name"
+        )
     labels = [str(label) for label in model.classes_.tolist()]
     for label in labels:
         if label != label.strip(" ") or not label or re.search(r"[\t\n\r\0]", label):
@@ -243,23 +257,17 @@ def separator(document: Document, model: Any) -> str:
 
 def write(chunks: Iterable[str], path: str, encoding: str) -> None:
     """Write text to standard output as it comes, or to a file in one step at the end."""
-    from seqfield.persist import write_atomically
+    from seqfield.data.text import write_text
 
-    if path == STREAM:
-        if sys.stdout is None:
-            raise InputError("standard output is closed: name a file with --output")
-        _encode(chunks, sys.stdout.buffer, encoding)
-        sys.stdout.buffer.flush()
-    else:
-        memory = io.BytesIO()
-        _encode(chunks, memory, encoding)
-        write_atomically(path, memory.getvalue())
-
-
-def _encode(chunks: Iterable[str], stream: BinaryIO, encoding: str) -> None:
-    writer = codecs.getwriter(encoding)(stream)
+    if path != STREAM:
+        write_text(path, "".join(chunks), encoding)
+        return
+    if sys.stdout is None:
+        raise InputError("standard output is closed: name a file with --output")
+    writer = codecs.getwriter(encoding)(sys.stdout.buffer)
     for chunk in chunks:
         writer.write(chunk)
+    sys.stdout.buffer.flush()
 
 
 @contextmanager

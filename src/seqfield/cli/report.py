@@ -68,7 +68,7 @@ def report(
     held = how.labelled(source, columns)
     X, y, document = held
     files.check_columns(estimator, X, document, spare=False)
-    files.warn_of_abstentions(held, estimator.classes_)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
     train = None
     if learning_curve is not None:
         train = how.labelled(learning_curve, columns)

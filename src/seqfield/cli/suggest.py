@@ -96,7 +96,7 @@ def suggest(
     columns = files.chosen(columns, estimator)
     X = files.choose(document, columns)
     files.check_columns(estimator, X, document, spare=columns is None)
-    by = files.separator(document, estimator) if form is Format.CONLL else ""
+    by = files.separator(document, estimator, output) if form is Format.CONLL else ""
     announce_compilation()
     options = {"strategy": strategy, "per_token": per_token, "diversity": diversity}
     ranked = _ranked(estimator, X, n, options | {"unit": unit.value})

@@ -90,7 +90,7 @@ def tag(
     columns = files.chosen(columns, estimator)
     rows, X = document.rows, files.choose(document, columns)
     files.check_columns(estimator, X, document, spare=columns is None)
-    by = files.separator(document, estimator) if form is Format.CONLL else ""
+    by = files.separator(document, estimator, output) if form is Format.CONLL else ""
     batches = ((rows[k : k + BATCH], X[k : k + BATCH]) for k in range(0, len(X), BATCH))
     if form is not Format.CONLL:
         chunks = _as_json(estimator, batches, decoding, least, form)

@@ -266,7 +266,8 @@ def train(
     X, y, document = lesson
     with plain_warnings(), files.about(document):
         model.fit(X, y)
-    model.notes_ = {"columns": columns}  # the same ones serve tag and eval
+    # the same columns serve tag and eval
+    model.notes_ = {"columns": columns, "separator": document.separator}
     model.set_params(n_jobs=-1, verbose=False)  # of this run, not of the model
     model.save(output)
     _warn_of_one_label(model, X, y)

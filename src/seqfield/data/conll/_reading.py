@@ -1,8 +1,8 @@
 """Reading column files.
 
-If the first line that holds a token has a tab, tabs part the columns of the file, and tokens may
-hold blanks. If it has none, blanks do. Only the ASCII space is a blank: other white space (such as
-U+3000, the ideographic space) is a token like any other.
+If the first line that holds a token has a tab after it, tabs part the columns of the file, and
+tokens may hold blanks. If it has none, blanks do. Only the ASCII space is a blank: other white
+space (such as U+3000, the ideographic space) is a token like any other.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def read_document(
     first = _FIRST.search(text)
     if first is None:
         raise FormatError("no tokens: the file has no non-empty line", path=name)
-    separator = "\t" if conllu or "\t" in first.group().rstrip(" \t") else " "
+    separator = "\t" if conllu or "\t" in first.group() else " "
     tokens = _Tokens.of(_normalised(text, separator).split("\n"), name, numbers)
     columns = tokens.columns(separator)
     if label == "auto":

@@ -23,8 +23,9 @@ def write_conll(
 ) -> None:
     """Write sequences as a column file that `read_conll` reads again.
 
-    Columns are parted by blanks, or by tabs if a token or a label holds a blank. What could not be
-    read again is an error that names its place.
+    Columns are parted by blanks. If a token or a label holds a blank, they are parted by tabs, and
+    a tab ends the lines of a single column. What could not be read again is an error that names its
+    place.
 
     Parameters
     ----------
@@ -64,7 +65,8 @@ def write_conll(
         names = _names(_flat(nested(y, offsets)), missing, offsets)
         rows = [(*row, name) for row, name in zip(rows, names, strict=True)]
     separator = _separator(rows, offsets)
-    lines = [separator.join(row) for row in rows]
+    end = "\t" if separator == "\t" and len(rows[0]) == 1 else ""
+    lines = [separator.join(row) + end for row in rows]
     blocks = ["\n".join(lines[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
     write_text(target, "".join(f"{block}\n\n" for block in blocks), encoding)
 
@@ -119,9 +121,6 @@ def _separator(rows: list[Row], offsets: Offsets) -> str:
     """What can part the columns of these rows."""
     distinct = {cell for row in rows for cell in row}
     bad = {cell for cell in distinct if _UNREADABLE.match(cell)}
-    blank = any(" " in cell for cell in distinct)
-    if blank and len(rows[0]) == 1:  # nothing says that it is one column
-        bad |= {cell for cell in distinct if " " in cell}
     for k, row in enumerate(rows):
         first = row[0]
         wrong = [cell for cell in row if cell in bad] if bad else []
@@ -130,7 +129,7 @@ def _separator(rows: list[Row], offsets: Offsets) -> str:
                 f"{_at(k, offsets)}: {(wrong or [first])[0]!r} cannot be read again from a column "
                 "file: change it, or leave it out"
             )
-    return "\t" if blank else " "
+    return "\t" if any(" " in cell for cell in distinct) else " "
 
 
 def _at(k: int, offsets: Offsets) -> str:
