@@ -62,6 +62,11 @@ def test_arguments_become_options(command, text, expected):
     assert in_options(text, COMMANDS[command]) == expected
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_words(command):
+    assert in_options("a: b must be c=3", COMMANDS[command])
+
+
 def test_without_a_command_nothing_changes():
     assert in_options("c2=3", None) == "c2=3"
 

@@ -87,7 +87,15 @@ def test_files(tmp_path):
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip.compress(b"a X\n"))
     assert read_conll(path) == ([[("a",)]], [["X"]])
+    plain = tmp_path / "x.txt"
+    plain.write_bytes(path.read_bytes())
+    assert read_conll(plain) == ([[("a",)]], [["X"]])
+    with path.open("rb") as file:
+        assert read_conll(file) == ([[("a",)]], [["X"]])
     path.write_bytes(gzip.compress(b"a X\n" * 1000)[:-20])
+    with pytest.raises(FormatError, match="damaged gzip"):
+        read_conll(path)
+    path.write_bytes(b"a X\n")
     with pytest.raises(FormatError, match="damaged gzip"):
         read_conll(path)
     with pytest.raises(FormatError, match="No such file"):

@@ -27,7 +27,7 @@ from seqfield.cli.learners import (
 from seqfield.cli.screen import announce_compilation, console, facts, plain_warnings, show, tell
 
 #: sequences that are labelled at a time to see what a model has learned
-SOME = 100
+SOME = 20
 
 
 def _threads(number: int) -> int:

@@ -22,6 +22,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
+_GZIP = b"\x1f\x8b"
+
 
 def name_of(file: Any) -> str:
     """What messages call a path or an open file."""
@@ -34,30 +36,38 @@ def name_of(file: Any) -> str:
 def read_text(source: Source, encoding: str | None = "utf-8") -> tuple[str, str]:
     """The name (for messages) and the decoded text of a file, without its byte order mark.
 
-    A name that ends in ``.gz`` means gzip. A byte order mark says more than ``encoding``. With None
-    the text must be UTF-8, and messages do not advise another encoding.
+    gzip is recognised by its first bytes, and expected of a path that ends in ``.gz``. A byte order
+    mark says more than ``encoding``. With None the text must be UTF-8, and messages do not advise
+    another encoding.
     """
+    name, data = name_of(source), _content(source)
+    if isinstance(data, bytes):
+        if data.startswith(_GZIP) or (name.endswith(".gz") and not hasattr(source, "read")):
+            data = _gunzip(data, name)
+        data = _decoded(data, encoding, name)
+    text: str = data
+    if "\0" in text:
+        raise _no_text(text.encode("utf-8", "replace"), encoding, name)
+    return name, text.removeprefix("\ufeff")
+
+
+def _content(source: Source) -> Any:
+    """What a file holds: bytes, or text if it is a text file."""
     name = name_of(source)
     if isinstance(source, str | os.PathLike):
         try:
-            raw = Path(source).read_bytes()
+            return Path(source).read_bytes()
         except OSError as error:
             raise FormatError(error.strerror or str(error), path=name) from error
         except ValueError as error:  # such as a null byte in the name
             raise FormatError(f"not a path: {error}", path=name) from error
-        data: bytes | str = _gunzip(raw, name) if name.endswith(".gz") else raw
-    elif not hasattr(source, "read"):
+    if not hasattr(source, "read"):
         raise InputError(f"expected a path or an open file, got {source!r}")
-    else:
-        try:
-            data = source.read()
-        except UnicodeDecodeError as error:
-            told = f"not {error.encoding}: open the file with the right encoding="
-            raise FormatError(told, path=name) from error
-    text = data if isinstance(data, str) else _decoded(data, encoding, name)
-    if "\0" in text:
-        raise _no_text(text.encode("utf-8", "replace"), encoding, name)
-    return name, text.removeprefix("\ufeff")
+    try:
+        return source.read()
+    except UnicodeDecodeError as error:
+        told = f"not {error.encoding}: open the file with the right encoding="
+        raise FormatError(told, path=name) from error
 
 
 def _decoded(data: bytes, encoding: str | None, name: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, repeat
 from operator import or_
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from seqfield._warn import warn
 from seqfield.data.text import Source, read_text
@@ -126,7 +126,7 @@ def read_conll(
 
     Parameters
     ----------
-    source : path or open file (text or binary; gzip is recognised by a name ending in ``.gz``)
+    source : path or open file (text or binary; gzip is recognised)
     label : the column that holds the label, counted from 0; negative numbers count from the end.
         "auto" is the last one, of CoNLL-U the universal tag; None if the file has no labels
     columns : the columns to make token rows of, in this order, counted as in the file; by default
@@ -188,9 +188,9 @@ def read_document(
     labels: Labels | None = None
     if flat is not None:
         _warn_of_headings(tokens, flat, rows)
-        known: list[str | None] = [*flat]
-        if missing is not None and missing in known:
-            known = [None if name == missing else name for name in known]
+        known = cast(list[str | None], flat)
+        if missing is not None and missing in flat:
+            known = [None if name == missing else name for name in flat]
         labels = [known[a:b] for a, b in pairwise(tokens.cuts)]
     X = [rows[a:b] for a, b in pairwise(tokens.cuts)]
     lines = [tokens.number(a) for a in tokens.cuts[:-1]]
@@ -214,7 +214,7 @@ class _Tokens(NamedTuple):
     def of(cls, raw: list[str], name: str, numbers: list[int] | None) -> _Tokens:
         """The tokens of all lines that were not left out."""
         cuts, before, end = [0], [], 0
-        for at in (*(k for k, line in enumerate(raw) if not line), len(raw)):
+        for at in [*[k for k, line in enumerate(raw) if not line], len(raw)]:
             if at > end:
                 before.append(end)
                 cuts.append(cuts[-1] + at - end)
