@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -93,6 +96,17 @@ def test_an_iterator_cannot_be_looked_at_twice():
     told(lambda X: sf.CRF().fit(X, LABELS), iter(WORDS), "X is a list_iterator")
     model = sf.CRF().fit(WORDS, LABELS)
     assert model.predict(iter(WORDS)) == model.predict(WORDS)  # here once is enough
+
+
+@pytest.mark.parametrize("make", [sf.Words, sf.Attributes, partial(sf.Template, "U0:%x[0,0]\nB")])
+def test_a_frequency_that_leaves_no_features_is_warned_of(make):
+    X = ATTRIBUTES if make is sf.Attributes else WORDS
+    with pytest.warns(UserWarning, match=r"min_freq=99 leaves none of the \d+ features: lower it"):
+        assert make(min_freq=99).fit_transform(X).n_features == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(min_freq=1).fit(X)
+        sf.Template("B\n", min_freq=99).fit(WORDS)  # there are none to leave
 
 
 # --- data frames ----------------------------------------------------------------------------------
