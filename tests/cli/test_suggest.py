@@ -13,12 +13,7 @@ import pytest
 import seqfield as sf
 from seqfield.active import rank
 
-from ..support import commands
-from ..support.commands import run
-
-
-def refused(*arguments, **options):
-    return commands.refused("suggest", *arguments, **options)
+from ..support.commands import refused, run
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +165,7 @@ def test_sequences_as_json_lines(files, model, X):
         assert record["score"] == one.score
         assert record["labels"] == model.predict(own)[0]
         assert record["spans"] == [span._asdict() for span in model.predict_spans(own)[0]]
-        assert record["probability"] == pytest.approx(model.distribution(own).confidence()[0][0])
+        assert record["probability"] == pytest.approx(model.sequence_confidence(own)[0][0])
 
 
 @pytest.mark.parametrize("form", ["labelstudio", "doccano"])
@@ -186,7 +181,7 @@ def test_tools_get_the_model_s_spans(files, model, X, form, tmp_path):
         assert sf.read_labelstudio(out, predictions=True) == (own, model.predict(own))
         task = json.loads(out.read_text(encoding="utf-8"))[0]
         [guess] = task["predictions"]
-        assert guess["score"] == pytest.approx(model.distribution(own).confidence().probability[0])
+        assert guess["score"] == pytest.approx(model.sequence_confidence(own).probability[0])
         first = task["data"]
     [best] = rank(model, X, n=1)
     assert (first["id"], first["rank"], first["score"]) == (best.sequence, 1, best.score)
@@ -210,7 +205,7 @@ def test_labels_that_are_no_spans(files, X):
     rows, y = sf.read_doccano(io.StringIO(text.stdout), scheme=None)
     assert y == sf.load(files / "pos.sf").predict(rows)
     assert "'N' is not a span label" in refused(
-        files / "pos.sf", files / "pool.txt", "--unit", "span"
+        "suggest", files / "pos.sf", files / "pool.txt", "--unit", "span"
     )
 
 
@@ -218,10 +213,10 @@ def test_models_that_cannot_tell(files, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("2\ncups\nflour\n\nsalt\n\n1\negg\n")
     arguments = (few, "-n", 2)
-    assert "calibrate=True" in refused(files / "scores.sf", *arguments)
+    assert "calibrate=True" in refused("suggest", files / "scores.sf", *arguments)
     text = run("suggest", files / "scores.sf", *arguments, "--strategy", "diversity").stdout
     assert {len(row) for _, rows in blocks(text) for row in rows} == {2}
-    assert "use 'token_entropy'" in refused(files / "gpsl.sf", *arguments)
+    assert "use 'token_entropy'" in refused("suggest", files / "gpsl.sf", *arguments)
     for form in ("conll", "jsonl", "labelstudio"):
         options = ("--strategy", "token_entropy", "--format", form)
         assert run("suggest", files / "gpsl.sf", *arguments, *options).stdout
@@ -240,12 +235,14 @@ def test_nothing_to_ask_about(files, model, tmp_path):
 def test_complaints(files, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_text("a\nb c\n")
-    assert refused(files / "m.sf", bad).startswith(f"{bad}:2: 2 columns")
-    assert refused(files / "m.sf", input="a b c\n").startswith("<stdin>:1: 3 feature columns")
-    assert refused(files / "m.sf", input="a\nb c\n").startswith("<stdin>:2: 2 columns")
-    assert "No such file" in refused(files / "m.sf", tmp_path / "none")
-    assert "per_token has no meaning" in refused(
-        files / "m.sf", files / "pool.txt", "--per-token", "--strategy", "margin"
+    assert refused("suggest", files / "m.sf", bad).startswith(f"{bad}:2: 2 columns")
+    assert refused("suggest", files / "m.sf", input="a b c\n").startswith(
+        "<stdin>:1: 3 feature columns"
+    )
+    assert refused("suggest", files / "m.sf", input="a\nb c\n").startswith("<stdin>:2: 2 columns")
+    assert "No such file" in refused("suggest", files / "m.sf", tmp_path / "none")
+    assert "--per-token has no meaning" in refused(
+        "suggest", files / "m.sf", files / "pool.txt", "--per-token", "--strategy", "margin"
     )
     text = run("suggest", files / "m.sf", "--strategy", "best", code=2, input="a\n").stderr
     assert "--strategy must be one of sequence_entropy" in " ".join(text.split())
@@ -255,6 +252,6 @@ def test_complaints(files, tmp_path):
 def test_failure_keeps_the_output(files, tmp_path):
     out = tmp_path / "out.txt"
     out.write_text("precious")
-    refused(files / "m.sf", "-o", out, input="a b c\n")
+    refused("suggest", files / "m.sf", "-o", out, input="a b c\n")
     assert out.read_text() == "precious"
     assert os.listdir(tmp_path) == ["out.txt"]

@@ -21,6 +21,7 @@ from seqfield.cli.report import report
 from seqfield.cli.suggest import suggest
 from seqfield.cli.tag import tag
 from seqfield.cli.train import train
+from seqfield.cli.wording import RUNNING, in_options
 from seqfield.errors import SeqfieldError
 
 FAILED, INTERRUPTED = 2, 130
@@ -29,8 +30,15 @@ FAILED, INTERRUPTED = 2, 130
 class Commands(TyperGroup):
     """Commands whose errors end in one line on standard error and exit code 2."""
 
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        """Find the command that is to run, and remember it for its messages."""
+        found = super().resolve_command(ctx, args)
+        RUNNING.set(found[1])
+        return found
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        RUNNING.set(None)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -38,7 +46,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except (SeqfieldError, OSError, UnicodeError, MemoryError) as error:
-            typer.echo(_one_line(error), err=True)
+            typer.echo(in_options(_one_line(error), RUNNING.get()), err=True)
             raise typer.Exit(FAILED) from None
 
 

@@ -160,7 +160,7 @@ def parameters(cls: type[T]) -> type[T]:
 
 
 def table(cls: type) -> dict[str, Param]:
-    """The parameters of an estimator: those given by place first, then its own, then shared ones."""
+    """The parameters of an estimator: those given by place, then its own, then shared ones."""
     owner = {name: k for k, kind in enumerate(reversed(cls.__mro__)) for name in _declared(kind)}
     found = {field.name: field for field in dataclasses.fields(cls)}
     order = sorted(found, key=lambda name: (found[name].kw_only, -owner[name]))
