@@ -113,7 +113,7 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             ("--learner", "gpsc", "--kernel", "linear", "--method", "sparse"),
             sf.GPSC("linear", method="sparse", random_state=0),
         ),
-        (("--learner", "kernelcrf", "--cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
+        (("--learner", "kernelcrf", "--n-cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
         (
             ("--learner", "hmsvm", "--slack", "l2", "--margin", "unit", "-C", 0.2, "--calibrate"),
             sf.HMSVM(C=0.2, slack="l2", margin="unit", calibrate=True, random_state=0),
@@ -127,11 +127,11 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             sf.GPSL("linear", max_iter=5, random_state=0),
         ),
         (
-            ("--learner", "gpstruct", "--kernel", "linear", "--sampler", "ess", "--steps", 40),
+            ("--learner", "gpstruct", "--kernel", "linear", "--sampler", "ess", "--n-steps", 40),
             sf.GPStruct("linear", 40, sampler="ess", random_state=0),
         ),
         (
-            ("--learner", "svgp", "--kernel", "linear", "--inducing", 30, "--max-iter", 3),
+            ("--learner", "svgp", "--kernel", "linear", "--n-inducing", 30, "--max-iter", 3),
             sf.StructuredSVGP("linear", 30, max_iter=3, random_state=0),
         ),
     ],
@@ -154,13 +154,13 @@ def test_what_training_shows_of_posteriors(tmp_path, train_file):
     X, y = (part[:20] for part in sf.read_conll(train_file))
     source, model = write(tmp_path / "some.txt", X, y), tmp_path / "m.sf"
     given = ("train", source, "-o", model, "--kernel", "linear", "--learner")
-    shown = run(*given, "svgp", "--inducing", 30, "--max-iter", 3).stdout
+    shown = run(*given, "svgp", "--n-inducing", 30, "--max-iter", 3).stdout
     own = sf.load(model)
     assert re.search(rf"ELBO +{own.bound_:.6g} ", shown)
     assert "objective" not in shown
     for text in (shown, run("inspect", model).stdout):
         assert re.search(r"inducing tokens +30\b", text)
-    shown = run(*given, "gpstruct", "--sampler", "ess", "--steps", 40).stdout
+    shown = run(*given, "gpstruct", "--sampler", "ess", "--n-steps", 40).stdout
     size = f"{sf.load(model).effective_sample_size_:,.0f}"
     assert re.search(rf"R-hat.*\n.*effective sample size +{size}", shown)
     assert "objective" in shown
@@ -196,7 +196,7 @@ def test_train_calibrated(tmp_path, train_file, test_file):
         ("perceptron", ("--loss", "exp")),
         ("hmm", ("--all-features",)),
         ("crf", ("--kernel", "rbf")),
-        ("gpsc", ("--cliques", 3)),
+        ("gpsc", ("--n-cliques", 3)),
         ("gpsc", ("--slack", "hard")),
         ("perceptron", ("--slack-weight", 3)),
         ("kernelcrf", ("--max-iter", 3)),

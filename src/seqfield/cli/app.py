@@ -17,6 +17,7 @@ from seqfield.cli.calibrate import calibrate
 from seqfield.cli.demo import demo
 from seqfield.cli.evaluate import evaluate
 from seqfield.cli.inspect import inspect
+from seqfield.cli.learners import expanded
 from seqfield.cli.report import report
 from seqfield.cli.suggest import suggest
 from seqfield.cli.tag import tag
@@ -32,9 +33,11 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: Any) -> Any:
         """Find the command that is to run, and remember it for its messages."""
-        found = super().resolve_command(ctx, args)
-        RUNNING.set(found[1])
-        return found
+        name, command, rest = super().resolve_command(ctx, args)
+        if name == "train":
+            command = expanded(train)
+        RUNNING.set(command)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -90,7 +93,11 @@ def _options(
     """Options of the program itself."""
 
 
-app.command("train")(train)
+def _train() -> None:
+    """Stands in the list of commands; its options are made when it is asked for."""
+
+
+app.command("train", help=train.__doc__)(_train)
 app.command("tag")(tag)
 app.command("suggest")(suggest)
 app.command("eval")(evaluate)

@@ -23,10 +23,11 @@ _MUST_BE = re.compile(r"(?:^|(?<=: ))([a-z]\w*)(?= must be\b)")
 
 
 class Option(NamedTuple):
-    """An option, whether it takes no value, and the values it takes if these are few."""
+    """An option: the values of its argument that it stands for, if it takes none itself; and the
+    values that it takes, if these are few."""
 
     name: str
-    is_flag: bool
+    stands_for: dict[str, str] | None
     choices: frozenset[str] | None
 
 
@@ -63,8 +64,8 @@ def _said(option: Option, value: str | None) -> str | None:
     """An option with a value; None if it cannot have it."""
     if value is None:
         return option.name
-    if option.is_flag:
-        return option.name if value == "True" else None
+    if option.stands_for is not None:
+        return option.stands_for.get(value)
     if value in ("True", "False", "None"):
         return None
     if value.startswith("("):  # a list of numbers: the first one may look like an option
@@ -86,15 +87,20 @@ def _choices(kind: Any) -> frozenset[str] | None:
 def _options(command: Any) -> dict[str, Option]:
     """The options of a command by the arguments that they stand for."""
     kinds = typing.get_type_hints(inspect.unwrap(command.callback))
+    renamed = {name: argument for argument, name in OPTIONS.items()}
     out = {}
     for param in command.params:
         names = sorted((name for name in param.opts if name.startswith("-")), key=len)
         if not names:
             continue
-        own = names[-1].lstrip("-")
-        option = Option(names[-1], bool(param.is_flag), _choices(kinds.get(param.name)))
-        renamed = [argument for argument, name in OPTIONS.items() if name == own]
-        for argument in renamed or [own.replace("-", "_")]:
-            if not (renamed and option.is_flag):  # said by its opposite
-                out[argument] = option
+        own = names[-1].removeprefix("--")
+        argument = renamed.get(own, own.removeprefix("no-").replace("-", "_"))
+        flags = None
+        if param.is_flag:
+            # one that is called otherwise, or begins with "no", is for False
+            off = own in renamed or own.startswith("no-")
+            flags = {str(not off): names[-1]}
+            if param.secondary_opts:
+                flags["False"] = param.secondary_opts[0]
+        out[argument] = Option(names[-1], flags, _choices(kinds.get(param.name)))
     return out
