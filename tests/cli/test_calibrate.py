@@ -25,7 +25,7 @@ def test_calibrate(files, method, tmp_path):
     assert float(after) < float(before)
     X, y = sf.load_ingredients("test")
     old, new = sf.load(files / "crf.sf"), sf.load(out)
-    assert new.temperature_ > 1
+    assert new.calibration_.temperature > 1
     assert new.notes_ == old.notes_
 
     def nll(model):

@@ -176,7 +176,9 @@ def test_report_and_calibrate_leave_missing_labels_out(files):
     run("report", files / "m.sf", some, "--missing", "?", "-o", files / "r.html")
     run("calibrate", files / "m.sf", some, "--missing", "?", "-o", out)
     own = sf.calibrate(sf.load(files / "m.sf"), X, y, cv="prefit")
-    assert sf.load(out).temperature_ == pytest.approx(own.temperature_, rel=1e-9)
+    assert sf.load(out).calibration_.temperature == pytest.approx(
+        own.calibration_.temperature, rel=1e-9
+    )
     text = run("calibrate", files / "m.sf", some, "-o", out, code=2).stderr
     assert "--missing '?'" in text
 

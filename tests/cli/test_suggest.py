@@ -165,7 +165,7 @@ def test_sequences_as_json_lines(files, model, X):
         assert record["score"] == one.score
         assert record["labels"] == model.predict(own)[0]
         assert record["spans"] == [span._asdict() for span in model.predict_spans(own)[0]]
-        assert record["probability"] == pytest.approx(model.sequence_confidence(own)[0][0])
+        assert record["probability"] == pytest.approx(model.distribution(own).confidence()[0][0])
 
 
 @pytest.mark.parametrize("form", ["labelstudio", "doccano"])
@@ -181,7 +181,7 @@ def test_tools_get_the_model_s_spans(files, model, X, form, tmp_path):
         assert sf.read_labelstudio(out, predictions=True) == (own, model.predict(own))
         task = json.loads(out.read_text(encoding="utf-8"))[0]
         [guess] = task["predictions"]
-        assert guess["score"] == pytest.approx(model.sequence_confidence(own).probability[0])
+        assert guess["score"] == pytest.approx(model.distribution(own).confidence().probability[0])
         first = task["data"]
     [best] = rank(model, X, n=1)
     assert (first["id"], first["rank"], first["score"]) == (best.sequence, 1, best.score)

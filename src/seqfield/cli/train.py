@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from seqfield.cli import files
-from seqfield.cli.inspect import tokens
+from seqfield.cli.inspect import learned
 from seqfield.cli.learners import CLASSES, FIRST, Learner
 from seqfield.cli.screen import announce_compilation, console, facts, plain_warnings, show, tell
 
@@ -160,21 +160,15 @@ def _warn_of_one_label(model: Any, X: files.Rows, y: list[Any]) -> None:
 def _summary(model: Any, X: files.Rows, output: str, seconds: float) -> Any:
     from rich.filesize import decimal
 
-    from seqfield.functions import LinearFunction
-
     rows = [
         ("sequences", f"{len(X):,}"),
         ("tokens", f"{sum(map(len, X)):,}"),
         ("labels", f"{len(model.classes_):,}"),
         ("features", f"{model.n_features_in_:,}"),
     ]
-    if isinstance(model.function_, LinearFunction):
-        rows.append(("weights", f"{len(model.theta_):,}"))
+    rows += learned(model)
     if hasattr(model, "support_"):
         rows.append(("support sequences", f"{len(model.support_):,}"))
-    elif hasattr(model, "kernel_"):
-        rows.append(("kernel", repr(model.kernel_)))
-        rows.append(tokens(model))
     rows.append(("iterations", f"{model.n_iter_:,}"))
     if hasattr(model, "bound_"):
         rows.append(("bound", f"{model.bound_:.6g} (a lower bound on log p(y))"))

@@ -90,7 +90,10 @@ class LinearEstimator(SequenceEstimator):
     @property
     def theta_(self) -> Floats:
         """All weights."""
-        return self._weights().theta
+        check_is_fitted(self, "function_")
+        if not isinstance(self.function_, LinearFunction):
+            raise AttributeError("a model with a kernel has no weights of features")
+        return self.function_.theta
 
     @property
     def transitions_(self) -> Floats:
