@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, repeat
 from operator import or_
@@ -44,6 +44,34 @@ _HEADINGS |= {"gold", "entity", "class"}
 _OTHERS = {"token", "tokens", "word", "words", "form", "text", "lemma", "id", "sentence"}
 #: more labels than this of one name are no headings
 _FEW = 2
+
+
+#: the text of a file to column lines, each with its number in the file; "" parts sequences
+Reader = Callable[[str], Iterable[tuple[int, str]]]
+#: readers of other formats by the suffix of the file
+READERS: dict[str, Reader] = {}
+
+
+def reader(*suffixes: str) -> Callable[[Reader], Reader]:
+    """Decorator: let `read_conll` and the commands read files with these suffixes.
+
+    >>> @reader(".slashed")
+    ... def slashed(text):
+    ...     for number, line in enumerate(text.splitlines(), 1):
+    ...         for token in line.split():
+    ...             yield number, "\\t".join(token.rsplit("/", 1))
+    ...         yield number, ""
+    >>> list(slashed("the/DT cat/NN"))
+    [(1, 'the\\tDT'), (1, 'cat\\tNN'), (1, '')]
+    >>> READERS.pop(".slashed") is slashed
+    True
+    """
+
+    def register(function: Reader) -> Reader:
+        READERS.update(dict.fromkeys(suffixes, function))
+        return function
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -161,14 +189,24 @@ def read_document(
     comment: str | None = None,
     missing: str | None = None,
 ) -> Document:
-    """Read a column file with what is known of its lines; the parameters are `read_conll`'s."""
+    """Read a column file, or one that a `reader` knows, with what is known of its lines.
+
+    The parameters are those of `read_conll`.
+    """
+    numbers: list[int] | None
+    notes: list[str]
     if not (comment is None or (isinstance(comment, str) and comment)):
         raise InputError(f"comment must be the beginning of lines, such as '#', got {comment!r}")
     if isinstance(label, bool) or not (label in ("auto", None) or isinstance(label, int)):
         raise InputError(f"label must be the number of a column, 'auto' or None, got {label!r}")
     name, text = read_text(source, encoding)
     conllu = name.endswith(CONLLU)
-    text, numbers, notes = _kept(text, comment, conllu)
+    own = next((READERS[suffix] for suffix in READERS if name.endswith(suffix)), None)
+    if own is not None:
+        pairs = list(own(text))
+        text, numbers, notes = "\n".join(line for _, line in pairs), [k for k, _ in pairs], []
+    else:
+        text, numbers, notes = _kept(text, comment, conllu)
     first = _FIRST.search(text)
     if first is None:
         raise FormatError("no tokens: the file has no non-empty line", path=name)
