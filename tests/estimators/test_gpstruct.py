@@ -771,7 +771,7 @@ def test_progress(monkeypatch):
     [
         ({"sampler": "gibbs"}, "sampler must be one of 'hmc', 'nuts', 'ess', got 'gibbs'"),
         ({"inducing": "best"}, "inducing must be one of"),
-        ({"n_steps": 3}, "n_steps must be a whole number of at least 4, got 3"),
+        ({"n_steps": 3}, "n_steps must be a whole number of at least 4, or None, got 3"),
         ({"n_steps": 10.5}, "n_steps must be"),
         ({"n_steps": "many"}, "n_steps must be"),
         ({"burn_in": 1}, "burn_in must be a number from 0 to 0.99, got 1"),

@@ -245,7 +245,7 @@ def test_what_a_function_must_return():
     for returned, message in (
         (lambda F, T, labels: np.zeros(3), "one number for each of 4 draws"),
         (lambda F, T, labels: np.full(len(F), np.nan), "not finite"),
-        (lambda F, T, labels: [[1.0], [1.0, 2.0]], "no array"),
+        (lambda F, T, labels: [[1.0], [1.0, 2.0]], "must return an array of numbers"),
     ):
         model = make(likelihood=returned, gradient="score", classes=["L0", "L1", "L2"])
         with pytest.raises(InputError, match=message):
@@ -447,7 +447,6 @@ def test_equal_tokens_are_one_inducing_token():
     rounded = [np.round(x) for x in X]
     model = make(n_inducing=500).fit(rounded, Y)
     assert model.n_kept_ == len(np.unique(np.vstack(rounded), axis=0)) < len(STACKED)
-    assert model.n_tokens_ == len(STACKED)
     assert np.isfinite(model.bounds_).all()
 
 
@@ -497,7 +496,7 @@ def test_bounds_are_recorded():
     assert model.bounds_.shape == (6,)
     assert model.n_iter_ == 6
     assert model.bound_ == model.bounds_[-1] == -model.objective_
-    assert model.n_tokens_ == len(STACKED)
+    assert not hasattr(model, "n_tokens_")  # telling equal tokens apart would take a copy of x
     assert model.n_samples_ == 16
     assert not hasattr(model, "theta_")
     assert not hasattr(model, "_architecture")
