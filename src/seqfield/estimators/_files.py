@@ -56,6 +56,8 @@ FACTS = (
     "objective_",
     "r_hat_",
 )
+#: those of them that are counts
+COUNTS = ("best_iter_", "n_chosen_", "n_evaluations_", "n_iter_", "n_tokens_")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ def _number(value: float) -> Any:
 
 
 def _restored_number(name: str, value: Any) -> Any:
+    if name in COUNTS:
+        return number(name, value, low=0, whole=True)
     return float(value) if value in ("inf", "-inf", "nan") else number(name, value)
 
 
