@@ -89,8 +89,11 @@ class LinearEstimator(SequenceEstimator):
 
     @property
     def theta_(self) -> Floats:
-        """All weights."""
-        return self._weights().theta
+        """All weights; a model with a kernel has none."""
+        try:
+            return self._weights().theta
+        except CapabilityError as error:  # to hasattr, what is not there is an AttributeError
+            raise AttributeError(str(error)) from error
 
     @property
     def transitions_(self) -> Floats:

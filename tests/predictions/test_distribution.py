@@ -10,6 +10,8 @@ import seqfield as sf
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import spans
 from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
+from seqfield.estimators._base import constrained
+from seqfield.predictions.calibration import tempered
 
 rng = np.random.default_rng(0)
 NAMES = ["B-x", "I-x", "B-y", "O"]
@@ -30,8 +32,10 @@ def model(request):
 
 def distribution(model, x):
     """Every labelling of a sequence with its probability."""
-    chains = model._posterior(model._chains(model.encode([x])))
-    found = [enumerate_labellings(scores) for scores in chains]
+    draws = constrained(model.function_.draws(model.encode([x])), model.constraint_)
+    if model.calibration_ is not None:
+        draws = [tempered(scores, model.calibration_.temperature) for scores in draws]
+    found = [enumerate_labellings(scores) for scores in draws]
     names = model.classes_.tolist()
     rows = [[names[k] for k in codes] for codes in found[0].labels]
     return rows, np.mean([part.probabilities for part in found], axis=0)
