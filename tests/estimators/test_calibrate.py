@@ -299,9 +299,18 @@ def test_vector_scaling_finds_slopes():
 
 
 @pytest.mark.parametrize("slopes", [False, True])
-def test_gradient_of_scaling(slopes, monkeypatch):
+@pytest.mark.parametrize("ends", [None, "some", "forbidden"])
+def test_gradient_of_scaling(slopes, ends, monkeypatch):
     """The gradient that the search is given against differences."""
     part, _, _ = biased(5)
+    if ends is not None:  # an HMM has scores of starts and stops, which the temperature divides too
+        (plain,) = part.draws
+        start, end = np.array([1.0, -2.0, 0.5]), np.array([-1.5, 0.3, 2.0])
+        if ends == "forbidden":
+            allowed = np.isin(np.arange(3), part.targets.codes[plain.offsets[:-1]])
+            start = np.where(allowed, start, -np.inf)
+            assert not allowed.all()
+        part = part._replace(draws=[ChainScores(plain.node, plain.edge, plain.offsets, start, end)])
     seen = []
 
     def search(function, start, **_):

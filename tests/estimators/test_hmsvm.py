@@ -391,9 +391,10 @@ def test_too_many_slacks_name_the_users_sequence(monkeypatch):
 
 def test_scores_are_not_probabilities():
     model = make().fit(X, Y)
-    for ask in (model.predict_proba, model.predict_nbest, model.sample):
+    said = model.distribution(X)
+    for ask in (lambda: model.predict_proba(X), said.marginals, said.nbest, said.sample):
         with pytest.raises(CapabilityError, match=r"HMSVM.*calibrate=True"):
-            ask(X)
+            ask()
 
 
 @pytest.mark.parametrize("kernel", ["linear", RBF(1.5)])
