@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from seqfield._parallel import check_jobs
 from seqfield.chain import ChainScores
 from seqfield.chain.constraint import Constraint
 from seqfield.errors import BudgetError, CapabilityError, InputError
@@ -143,6 +144,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         lengths : the lengths of the sequences if X is one matrix (y may then be flat)
         """
         check(self)
+        check_jobs(self.n_jobs)
         again = getattr(self, "warm_start", False) and hasattr(self, "function_")
         if again and self.calibrate:
             raise CapabilityError(
