@@ -35,7 +35,7 @@ GPSC_ON_DEVICE = OnDevice(
         "loss": ("log", "softmax_margin"),
         "solver": ("lbfgs",),
         "explicit": (False, "auto"),
-        "n_landmarks": (None,),
+        "n_inducing": (None,),
     },
 )
 GPSTRUCT_ON_DEVICE = OnDevice("elliptical slice sampling", {"sampler": ("ess",)})

@@ -37,7 +37,7 @@ WIDE = 24
 
 #: what to do if a gram matrix is too large
 ADVICE = (
-    'Use method="sparse", n_landmarks=, or for polynomial kernels of sparse features '
+    'Use method="sparse", n_inducing=, or for polynomial kernels of sparse features '
     "explicit=True; or give more with gram_budget=, or halve the need with gram_dtype="
     '"float32"'
 )

@@ -90,7 +90,7 @@ class DeviceSlice:
         return BudgetError(
             f"{self.plan.n_chains} chains side by side over {n} distinct tokens (rank {rank}) need "
             f"{need}more memory than the device {jax.devices()[0]} has left: lower n_chains, set "
-            "n_landmarks or a lower one, give fewer sequences, or use engine='numba'"
+            "n_inducing or a lower one, give fewer sequences, or use engine='numba'"
         )
 
 

@@ -334,7 +334,7 @@ class _State:
             if np.abs(moved).max() > FARTHEST:
                 raise InputError(
                     f"a step took kernel parameters to exp({moved.round(1).tolist()}): lower "
-                    "learning_rate, or use optimize_kernel=False"
+                    "learning_rate, or use learn_kernel=False"
                 )
             kernel = kernel.with_log_parameters(moved)
         if settings.optimize_inducing:
