@@ -1,10 +1,13 @@
 """Thresholds for a wanted precision: by brute force, known bounds and simulation."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import beta, binomtest, norm, t
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import seqfield as sf
 from seqfield.confidence.thresholds import _Items, _lower_bound, _shown
@@ -235,3 +238,13 @@ def test_models_and_labels_that_cannot_be_judged(tagger):
             sf.threshold_for_precision(scores_only, X, y, unit=unit)
     found = sf.threshold_for_precision(model, X[:3], [["O"] * len(x) for x in X[:3]], unit="span")
     assert found.threshold == math.inf
+
+
+def test_pipelines(tagger):
+    """Of one step or several; what stands for a missing label is that of the last."""
+    model, X, y = tagger
+    wanted = sf.threshold_for_precision(model, X, [[None, *labels[1:]] for labels in y])
+    hidden = [["?", *labels[1:]] for labels in y]
+    model = copy.copy(model).set_params(missing_label="?")
+    for steps in ([model], [FunctionTransformer(), model]):
+        assert sf.threshold_for_precision(make_pipeline(*steps), X, hidden) == wanted

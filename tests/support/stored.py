@@ -30,9 +30,7 @@ class Stored:
         p, s = np.vstack(X), len(self.labels_)
         with np.errstate(divide="ignore"):
             scores = ChainScores(np.log(p), np.zeros((s, s)), offsets_of([len(x) for x in X]))
-        said = LabelDistribution(
-            self.labels_, Average([scores]), missing_label=self.missing_label
-        )
+        said = LabelDistribution(self.labels_, Average([scores]), missing_label=self.missing_label)
         said.proba = p  # to the last bit
         return said
 
