@@ -16,7 +16,6 @@ from seqfield.errors import CapabilityError, InputError, LabelError
 
 from ..support.stored import Stored
 
-
 STORED = Stored(["a", "b"])
 
 

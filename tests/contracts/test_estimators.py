@@ -446,9 +446,7 @@ def test_nbest(name):
         assert len({tuple(y) for y, _ in row}) == len(row) == min(7, 3 ** len(x))
         got = model.log_likelihood([x] * len(row), [y for y, _ in row])
         np.testing.assert_allclose(got, logs, rtol=1e-9, atol=1e-12)
-    assert [len(row) for row in model.distribution(X).nbest()] == [
-        min(5, 3**length) for length in LENGTHS
-    ]
+    assert [len(row) for row in model.distribution(X).nbest()] == [min(5, 3**length) for length in LENGTHS]
 
 
 @every
@@ -489,9 +487,7 @@ def test_samples_depend_on_the_seed_alone(name):
     generator = np.random.default_rng(1)
     assert first == model.distribution(X).sample(n=5, random_state=generator)
     assert first != model.distribution(X).sample(n=5, random_state=generator)
-    legacy = [
-        model.distribution(X).sample(5, random_state=np.random.RandomState(k)) for k in (1, 1, 2)
-    ]
+    legacy = [model.distribution(X).sample(5, random_state=np.random.RandomState(k)) for k in (1, 1, 2)]
     assert legacy[0] == legacy[1] != legacy[2]
 
 
@@ -1126,9 +1122,7 @@ def test_save_and_load(name, kind, tmp_path):
         np.testing.assert_array_equal(likelihood(again, X1, y1), likelihood(model, X1, y1))
     if (model.probabilistic or model.calibrate) and is_joint(model):
         assert again.distribution(X1).nbest(3) == model.distribution(X1).nbest(3)
-        assert again.distribution(X1).sample(3, random_state=0) == model.distribution(X1).sample(
-            3, random_state=0
-        )
+        assert again.distribution(X1).sample(3, random_state=0) == model.distribution(X1).sample(3, random_state=0)
     assert again.score(X1, y1) == model.score(X1, y1)
     if hasattr(model, "theta_"):
         np.testing.assert_array_equal(again.theta_, model.theta_)
