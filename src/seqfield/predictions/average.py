@@ -172,8 +172,8 @@ class Average:
         if impossible.any():
             i = int(np.argmax(impossible))
             raise LabelError(
-                f"sequence {i}: the model gives its known labels no chance: its constraints forbid "
-                "every labelling with them",
+                f"sequence {i}: the model's constraints forbid every labelling with the known "
+                "labels. Correct these labels, or leave them out",
                 place=(i, 0),
             )
         if len(held) == 1:
