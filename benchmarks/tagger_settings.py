@@ -29,6 +29,7 @@ from benchmarks._data import TASKS, Split, crfpp, random_split
 from benchmarks._table import header, row, with_error
 from seqfield.estimators import tagger
 from seqfield.kernels import InverseFrequency, Linear, Normalized
+from seqfield.predictions import Calibration
 
 #: CRF++'s file, which of its sentences are free, sizes of a split
 FREE = {
@@ -54,7 +55,7 @@ def measured(fitted: sf.GPSC, X: Any, y: list[list[str]]) -> tuple[float, float]
     """Token error % and the NLL at the best temperature."""
 
     def nll(log_temperature: float) -> float:
-        fitted.calibration_.temperature = float(np.exp(log_temperature))
+        fitted.calibration_ = Calibration(float(np.exp(log_temperature)))
         return sf.metrics.token_nll(y, fitted.predict_proba(X), fitted.classes_)
 
     error = 100 * sf.metrics.token_error(y, fitted.predict(X))

@@ -9,26 +9,24 @@ import numpy as np
 import pytest
 
 import seqfield as sf
-from seqfield.active import UNITS, RankedSequence, _posterior, rank
+from seqfield.active import UNITS, RankedSequence, rank
 from seqfield.chain import ChainScores
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import spans
 from seqfield.errors import CapabilityError, InputError, LabelError, SchemeError
+from seqfield.functions import LinearFunction
+from seqfield.predictions import average
 
 LABELS = ["O", "B-x", "I-x", "B-y"]
 
 
-class Several(sf.CRF):
-    """A CRF that answers with the average of four models around it."""
+class Around(LinearFunction):
+    """Four functions around one."""
 
-    n_around = 4
+    n_draws = 4
 
-    @property
-    def _n_draws(self):
-        return self.n_around
-
-    def _draws(self, data):
-        scores, rng = self.function_.scores(data, self.n_jobs), np.random.default_rng(5)
+    def draws(self, data, n_jobs=None):
+        scores, rng = self.scores(data, n_jobs), np.random.default_rng(5)
         size = data.n_features, scores.n_labels
         return [
             ChainScores(
@@ -36,8 +34,16 @@ class Several(sf.CRF):
                 scores.edge + rng.normal(size=scores.edge.shape),
                 scores.offsets,
             )
-            for _ in range(self.n_around)
+            for _ in range(self.n_draws)
         ]
+
+
+class Several(sf.CRF):
+    """A CRF that answers with the average of four models around it."""
+
+    def _learn(self, lesson, start=None):
+        found = super()._learn(lesson, start)
+        return found._replace(function=Around(found.function.architecture, found.function.theta))
 
 
 def sequences(n, seed, longest=4):
@@ -82,9 +88,8 @@ class Oracle:
     """All labellings of one sequence that agree with what is known, and their probabilities."""
 
     def __init__(self, model, i, known=None):
-        [chains] = model._blocks(model.encode(POOL))
         names = model.classes_.tolist()
-        found = [enumerate_labellings(scores, i) for scores in model._joint(chains)]
+        found = [enumerate_labellings(scores, i) for scores in model.distribution(POOL).joint.draws]
         rows = [tuple(names[k] for k in row) for row in found[0].labels]
         row = [None] * len(POOL[i]) if known is None else known
         sets = [set(names) if v is None else v if isinstance(v, set) else {v} for v in row]
@@ -170,7 +175,7 @@ def test_sequence_entropy(known):
 
 
 def test_sequence_entropy_of_an_average_is_estimated_without_bias(known, monkeypatch):
-    monkeypatch.setattr(_posterior, "LABELLINGS", 400)
+    monkeypatch.setattr(average, "LABELLINGS", 400)
     model = fitted(Several)
     every = oracles(model, known)
     for i, score in rank(model, POOL, y=known):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import seqfield as sf
@@ -175,7 +176,7 @@ def test_nested_forms():
 ERRORS = {
     "y None": (lambda y: None, "y is None"),
     "y a number": (lambda y: 5, "y must be a list"),
-    "y a string": (lambda y: "abcd", r"y\[0\] must be a list of labels or None, got 'a'"),
+    "y a string": (lambda y: "abcd", "y must be a list of label lists, got 'abcd'"),
     "too few": (lambda y: y[:3], "X has 4 sequences but y has 3"),
     "too many": (lambda y: [*y, ["a"]], "X has 4 sequences but y has 5"),
     "one label short": (
@@ -270,6 +271,10 @@ def test_every_kind_of_label_gives_the_same_model(kind, reference):
         tuple(tuple(row) for row in CODES),
         [np.array(row, object) for row in CODES],
         [[{k} for k in row] for row in CODES],
+        [pd.Series(row) for row in CODES],
+        [pd.Series(row, dtype="category", index=range(7, 7 + len(row))) for row in CODES],
+        [pd.Index(row) for row in CODES],
+        pd.Series(CODES),
     ],
 )
 def test_every_form_of_y_gives_the_same_model(form, reference):
@@ -281,7 +286,8 @@ def test_every_form_of_y_gives_the_same_model(form, reference):
 
 def test_flat_y_with_lengths(reference):
     lengths = [len(part) for part in X]
-    for y in (np.concatenate(CODES), list(chain.from_iterable(CODES)), CODES):
+    flat = list(chain.from_iterable(CODES))
+    for y in (np.concatenate(CODES), flat, CODES, pd.Series(flat), pd.Series(flat, range(5, 15))):
         model = sf.CRF(c2=0.1, n_jobs=1).fit(np.vstack(X), y, lengths=lengths)
         np.testing.assert_array_equal(model.theta_, reference.theta_)
         assert model.score(np.vstack(X), y, lengths=lengths) == reference.score(X, CODES)
@@ -308,6 +314,30 @@ def test_missing_label_values_mean_the_same(missing_label, value):
     )
 
 
+@pytest.mark.parametrize("dtype", [object, "str", "category"])
+def test_a_gap_in_a_series_is_a_missing_label(dtype):
+    rows = [["a" if k else "b" for k in row] for row in CODES]
+    rows[0][1] = rows[3][2] = None
+    plain = sf.CRF(n_jobs=1, observed_only=False).fit(X, rows)
+    series = [pd.Series(row, dtype=dtype) for row in rows]
+    model = sf.CRF(n_jobs=1, observed_only=False).fit(X, series)
+    np.testing.assert_array_equal(model.theta_, plain.theta_)
+    assert model.score(X, series) == plain.score(X, rows)
+    whole = pd.Series([*chain.from_iterable(rows)], dtype=dtype)
+    lengths = [len(part) for part in X]
+    assert model.score(np.vstack(X), whole, lengths=lengths) == plain.score(X, rows)
+
+
+def test_a_gap_outside_of_a_series_must_be_named():
+    y = named(["a", "b"])
+    y[2][1] = pd.NA
+    with pytest.raises(LabelError, match="label is <NA> at sequence 2, position 1"):
+        sf.CRF().fit(X, y)
+    with pytest.raises(LabelError, match="label is <NA> at sequence 2, position 1"):
+        sf.CRF(missing_label="?").fit(X, y)
+    assert sf.CRF(missing_label=pd.NA).fit(X, y).classes_.tolist() == ["a", "b"]
+
+
 def test_minus_one_and_minus_100_are_labels_unless_said_otherwise():
     y = [[-1 if k == 0 else -100 for k in row] for row in CODES]
     assert sf.CRF().fit(X, y).classes_.tolist() == [-100, -1]
@@ -328,6 +358,12 @@ def test_y_is_not_changed():
     copy = [["a", {"b", "c"}], None, ["c", None, "a"], ("b", "a", "c", "c")]
     sf.CRF().fit(X, y)
     assert y == copy
+
+
+def test_a_string_is_no_flat_list_of_labels():
+    lengths = [len(part) for part in X]
+    with pytest.raises(LabelError, match="y must be a list of label lists, got 'ab"):
+        sf.CRF().fit(np.vstack(X), "abababbaba", lengths=lengths)
 
 
 # --- declared classes --------------------------------------------------------------------------

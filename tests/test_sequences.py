@@ -313,7 +313,7 @@ Y = [["a", "b"], ["a"], ["b", "b", "a", "a"], ["a", "a", "b"]]
 def test_wrong_number_of_features_at_prediction(make):
     model = sf.CRF().fit(make(cut(X)), Y)
     narrow = make(cut(X[:, :2]))
-    for call in (model.predict, model.predict_proba, model.predict_nbest, model.sample):
+    for call in (model.predict, model.predict_proba, model.distribution, model.predict_spans):
         with pytest.raises(InputError, match="X has 2 features, the model was trained with 3"):
             call(narrow)
     with pytest.raises(InputError, match="X has 2 features"):

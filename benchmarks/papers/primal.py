@@ -204,7 +204,7 @@ def prosody_scores(task: Task, hmm: Task) -> dict[str, float]:
     constant = [[most] * len(labels) for labels in test.y]
     found = {"HMM": fit(hmm, "HMM", sf.HMM)}
     for name, neighbours in zip(BASELINES, (False, True), strict=True):
-        make = partial(sf.AdaBoost, neighbours=neighbours, max_step=task.max_step)
+        make = partial(sf.AdaBoost, neighbors=neighbours, max_step=task.max_step)
         found[name] = boosted(task, name, make)
     found |= sequence_models(task)
     scores = {"majority": 100 * task.metric(test.y, constant)}

@@ -140,7 +140,7 @@ def split(n: int, s: int, dtype: str) -> list[tuple[str, float]]:
 def parts(goal: Objective, theta: np.ndarray) -> list[tuple[str, float]]:
     """Milliseconds of the two calls that make an iteration."""
     with double():
-        at = device._Descent(goal, theta, device.PAIRS)
+        at = device._Descent(goal, goal.architecture, theta, device.PAIRS)
         coefficients, scale = np.ones(2 * device.PAIRS), 1.0
 
         def attempt() -> object:

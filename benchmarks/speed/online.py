@@ -24,7 +24,7 @@ from benchmarks._data import chunking_template, conll2000
 from benchmarks._process import alone, answer, seconds, take_turns
 from benchmarks._table import header, median_ratio, percent, progress, row
 from benchmarks.speed import _crfsuite
-from seqfield.estimators._descent import _Watch
+from seqfield.estimators._descent import Watch
 from seqfield.metrics import span_f1, token_accuracy
 
 TIMED = 6
@@ -50,13 +50,13 @@ def crfsuite(args: argparse.Namespace) -> dict[str, Any]:
 
 def own(args: argparse.Namespace, n_jobs: int) -> dict[str, Any]:
     times: list[float] = []
-    watch = _Watch.__call__
+    watch = Watch.__call__
 
-    def watched(self: _Watch, step: object) -> bool:
+    def watched(self: Watch, step: object) -> bool:
         times.append(time.perf_counter())
         return watch(self, step)
 
-    _Watch.__call__ = watched  # called once at the end of each epoch
+    Watch.__call__ = watched  # called once at the end of each epoch
     features = sf.Template(chunking_template())
     settings = {"max_iter": args.epochs, "random_state": 0, "n_jobs": n_jobs}
     if args.learner == "averaged perceptron":

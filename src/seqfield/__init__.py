@@ -2,16 +2,20 @@
 
 Forms of X
 ----------
-* a list of (T_i, D) arrays or sparse matrices, or one matrix with ``lengths=``: numeric features;
+* a list of (T_i, D) arrays, sparse matrices or data frames, or one of these with ``lengths=``:
+  numeric features;
 * a list of lists of feature dicts or of lists of feature strings: attributes;
 * a list of lists of words (strings) or of token rows (tuples of columns, as `read_conll` gives):
   word and spelling features, or those that ``features=`` asks for;
 * a `Sequences`.
 
+A string, or a list of strings, is an error: it is not known what its tokens are.
+
 Forms of y
 ----------
-A list of label lists. Labels are of any hashable kind; None (or ``missing_label``) is a missing
-label, a set holds candidates, and a sequence whose y is None is unlabelled.
+A list of label lists (or arrays, or columns of a data frame). Labels are of any hashable kind; None
+(or ``missing_label``) is a missing label, a set holds candidates, and a sequence whose y is None is
+unlabelled. With ``lengths=`` y may be one list of labels.
 
 >>> import seqfield as sf
 >>> X, y = sf.load_ingredients("train")
@@ -94,4 +98,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted({*own, *_HOMES})

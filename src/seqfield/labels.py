@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqfield.errors import InputError, LabelError
-from seqfield.sequences import Offsets, offsets_of, place_of, rows_of
+from seqfield.sequences import Offsets, is_column, offsets_of, place_of, rows_of
 
 Codes = NDArray[np.int32]
 UNKNOWN = -1
@@ -159,9 +159,11 @@ def nested(y: Any, offsets: Offsets, *, flat: bool = False) -> list[Any]:
     if y is None:
         raise LabelError("y is None: training needs labels (None for single sequences is fine)")
     try:
-        rows = _listed(y)
+        rows = None if isinstance(y, str) else _listed(y)
     except TypeError:
-        raise LabelError(f"y must be a list of label lists, got {y!r}") from None
+        rows = None
+    if rows is None:
+        raise LabelError(f"y must be a list of label lists, got {y!r}")
     n, total = len(offsets) - 1, int(offsets[-1])
     if flat and len(rows) == total and not any(_is_row(row) for row in rows):
         return [rows[a:b] for a, b in pairwise(offsets)]
@@ -188,16 +190,30 @@ def is_missing(label: Any, missing_label: Any) -> bool:
     """True for None and for a label that equals ``missing_label`` (which may be NaN)."""
     if label is None:
         return True
-    if isinstance(label, SETS):
+    if missing_label is None or isinstance(label, SETS):
         return False
     if isinstance(missing_label, float) and np.isnan(missing_label):
         return bool(label != label)
-    return missing_label is not None and bool(label == missing_label)
+    try:
+        return label is missing_label or bool(label == missing_label)
+    except (TypeError, ValueError):  # such as NA of pandas: neither equal nor not
+        return False
 
 
 def _listed(row: Any) -> list[Any]:
-    """A list of Python objects from a list, tuple or array of labels."""
-    return row.tolist() if isinstance(row, np.ndarray) else list(row)
+    """A list of Python objects from a list, tuple, array or column of labels.
+
+    A gap in a column of a data frame is a missing label, however its library writes it.
+    """
+    if isinstance(row, np.ndarray):
+        return list(row.tolist())
+    if not is_column(row):
+        return list(row)
+    labels = row.tolist() if hasattr(row, "tolist") else row.to_list()
+    gaps = row.isna() if hasattr(row, "isna") else ()
+    if not any(gaps):
+        return list(labels)
+    return [None if gap else label for label, gap in zip(labels, gaps, strict=True)]
 
 
 def _placed(rows: list[list[Any]]) -> Iterator[tuple[int, int, Any]]:
@@ -207,16 +223,17 @@ def _placed(rows: list[list[Any]]) -> Iterator[tuple[int, int, Any]]:
 
 
 def _is_row(row: Any) -> bool:
-    return isinstance(row, list | tuple | np.ndarray)
+    return isinstance(row, list | tuple | np.ndarray) or is_column(row)
 
 
 def _hashable(label: Any, i: int | None = None, t: int | None = None) -> Hashable:
     place = "" if i is None else f" at sequence {i}, position {t}"
     if isinstance(label, np.generic):
         label = label.item()
-    if isinstance(label, float) and np.isnan(label):
+    if _is_gap(label):
+        name = "NaN" if isinstance(label, float) else label
         raise LabelError(
-            f"label is NaN{place}: a missing label is None, or what missing_label= says"
+            f"label is {name}{place}: a missing label is None, or what missing_label= says"
         )
     if not isinstance(label, Hashable):
         raise LabelError(f"label {label!r}{place} is not hashable")
@@ -225,6 +242,16 @@ def _hashable(label: Any, i: int | None = None, t: int | None = None) -> Hashabl
     except TypeError:
         raise LabelError(f"label {label!r}{place} is not hashable") from None
     return label
+
+
+def _is_gap(label: Any) -> bool:
+    """True for NaN, and for what cannot even be compared with itself, such as NA of pandas."""
+    if isinstance(label, str):
+        return False
+    try:
+        return bool(label != label)
+    except (TypeError, ValueError):
+        return isinstance(label, Hashable)
 
 
 def _at(token: int, offsets: Offsets) -> str:

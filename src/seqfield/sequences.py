@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+import json
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,14 @@ from numpy.typing import NDArray
 from seqfield.errors import InputError
 
 Offsets = NDArray[np.int64]
+
+_TEXT = (str, bytes, bytearray)
+_UNORDERED = (Mapping, Set)
+#: words of an example in a message, and characters of what it shows
+_SHOWN, _WIDEST = 6, 40
+NO_LENGTHS = (
+    "X is one matrix: pass lengths=, the number of rows of each sequence, or a list of matrices"
+)
 
 
 class Sequences:
@@ -113,8 +122,9 @@ class Sequences:
 def as_sequences(X: Any, lengths: Any = None) -> Sequences:
     """Convert numeric X of any accepted form to `Sequences`.
 
-    X may be `Sequences`, a list of (T_i, D) arrays or sparse matrices, or a list of `Sequences`.
-    X may also be one (N, D) matrix; then ``lengths`` holds the number of rows of each sequence.
+    X may be `Sequences`, a list of (T_i, D) arrays, sparse matrices or data frames, or a list of
+    `Sequences`. X may also be one (N, D) matrix or data frame; then ``lengths`` holds the number of
+    rows of each sequence.
 
     >>> import numpy as np
     >>> as_sequences([np.zeros((2, 3)), np.zeros((4, 3))])
@@ -122,19 +132,13 @@ def as_sequences(X: Any, lengths: Any = None) -> Sequences:
     """
     if isinstance(X, Sequences):
         return X
+    if is_frame(X) and lengths is not None:
+        X = _numbers(X)
     if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype != object and X.ndim == 2):
         if lengths is None:
-            raise InputError(
-                "X is one matrix: pass lengths=, the number of rows of each sequence, "
-                "or a list of matrices"
-            )
+            raise InputError(NO_LENGTHS)
         return Sequences(X, checked_lengths(lengths, X.shape[0]))
-    try:
-        parts = list(X)
-    except TypeError:
-        raise InputError(f"X must be a list of sequences, got {_describe(X)}") from None
-    if not parts:
-        raise InputError("no sequences: X is empty")
+    parts = [part.to_numpy() if is_frame(part) else part for part in listed(X)]
     if all(isinstance(part, Sequences) for part in parts):
         return _concatenate(parts)
     for i, part in enumerate(parts):
@@ -156,6 +160,73 @@ def as_sequences(X: Any, lengths: Any = None) -> Sequences:
                 "sequences need the same number"
             )
     return Sequences(_stack(matrices), offsets_of([part.shape[0] for part in matrices]))
+
+
+def listed(X: Any) -> list[Any]:
+    """The sequences of X in a list; text, and what has no order, is an error in their place.
+
+    >>> listed(["2", "cups"])
+    Traceback (most recent call last):
+    seqfield.errors.InputError: sequence 0 of X is the string '2': a sequence is a list of tokens,
+    and X is a list of sequences, such as [["2", "cups"]]
+    """
+    if is_frame(X):
+        raise InputError(NO_LENGTHS)
+    if isinstance(X, _TEXT):
+        raise InputError(f"X is the string {_cut(X)}: {_instead([X])}")
+    if isinstance(X, _UNORDERED):
+        raise InputError(f"X is a {type(X).__name__}: pass a list of sequences")
+    try:
+        parts = list(X)
+    except TypeError:
+        raise InputError(f"X must be a list of sequences, got {_describe(X)}") from None
+    if not parts:
+        raise InputError("no sequences: X is empty")
+    for i, part in enumerate(parts):
+        if isinstance(part, _TEXT):
+            raise InputError(f"sequence {i} of X is the string {_cut(part)}: {_instead(parts[i:])}")
+        if isinstance(part, _UNORDERED):
+            raise InputError(
+                f"sequence {i} of X is a {type(part).__name__}: a sequence is a list of tokens"
+            )
+    return parts
+
+
+def is_frame(thing: Any) -> bool:
+    """True for a data frame: a table that can become an array, of whatever library."""
+    return hasattr(thing, "to_numpy") and len(getattr(thing, "shape", ())) == 2
+
+
+def is_column(thing: Any) -> bool:
+    """True for a column of a data frame."""
+    return hasattr(thing, "to_numpy") and len(getattr(thing, "shape", ())) == 1
+
+
+def _numbers(frame: Any) -> NDArray[np.float64]:
+    """The numbers of a data frame."""
+    try:
+        return np.asarray(frame.to_numpy(), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"X is not a matrix of numbers: {error}. Text goes without lengths=: pass a list of "
+            "data frames or of lists of words, one for each sequence"
+        ) from error
+
+
+def _instead(strings: list[Any]) -> str:
+    """What to pass instead of strings: of the words of a line, or of words."""
+    first = strings[0] if isinstance(strings[0], str) else strings[0].decode("utf-8", "replace")
+    words = first.split()[:_SHOWN]
+    if len(words) < 2:
+        words = [one for one in islice(strings, _SHOWN) if isinstance(one, str) and one]
+    words = words or ["2", "cups", "flour"]
+    example = json.dumps([[word[:_WIDEST] for word in words]], ensure_ascii=False)
+    return f"a sequence is a list of tokens, and X is a list of sequences, such as {example}"
+
+
+def _cut(text: Any) -> str:
+    plain = str(text) if isinstance(text, str) else bytes(text)
+    return repr(plain) if len(plain) <= _WIDEST else f"{plain[:_WIDEST]!r}..."
 
 
 def offsets_of(lengths: Any) -> Offsets:

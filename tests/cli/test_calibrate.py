@@ -4,7 +4,7 @@ import pytest
 
 import seqfield as sf
 
-from ..support.commands import run, write
+from ..support.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def files(tmp_path_factory):
     X, y = sf.load_ingredients("train")
     sf.CRF(c2=1e-3).fit(X[:60], y[:60]).save(folder / "crf.sf")
     sf.StructuredPerceptron(random_state=0).fit(X[:60], y[:60]).save(folder / "perceptron.sf")
-    write(folder / "other.txt", X[60:160], y[60:160])
+    sf.write_conll(folder / "other.txt", X[60:160], y[60:160])
     return folder
 
 

@@ -16,7 +16,12 @@ import pytest
 import seqfield as sf
 from seqfield import metrics
 
-from ..support.commands import ENVIRONMENT, PROGRAM, process, refused, run, write
+from ..support.commands import ENVIRONMENT, PROGRAM, process, refused, run
+
+
+def write(path: Path, X, y) -> Path:
+    sf.write_conll(path, X, y)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +113,7 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             ("--learner", "gpsc", "--kernel", "linear", "--method", "sparse"),
             sf.GPSC("linear", method="sparse", random_state=0),
         ),
-        (("--learner", "kernelcrf", "--cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
+        (("--learner", "kernelcrf", "--n-cliques", 5), sf.KernelCRF(n_cliques=5, random_state=0)),
         (
             ("--learner", "hmsvm", "--slack", "l2", "--margin", "unit", "-C", 0.2, "--calibrate"),
             sf.HMSVM(C=0.2, slack="l2", margin="unit", calibrate=True, random_state=0),
@@ -122,11 +127,11 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
             sf.GPSL("linear", max_iter=5, random_state=0),
         ),
         (
-            ("--learner", "gpstruct", "--kernel", "linear", "--sampler", "ess", "--steps", 40),
+            ("--learner", "gpstruct", "--kernel", "linear", "--sampler", "ess", "--n-steps", 40),
             sf.GPStruct("linear", 40, sampler="ess", random_state=0),
         ),
         (
-            ("--learner", "svgp", "--kernel", "linear", "--inducing", 30, "--max-iter", 3),
+            ("--learner", "svgp", "--kernel", "linear", "--n-inducing", 30, "--max-iter", 3),
             sf.StructuredSVGP("linear", 30, max_iter=3, random_state=0),
         ),
     ],
@@ -134,8 +139,7 @@ def test_train_other_learners(tmp_path, learner, train_file, test_file):
 @pytest.mark.filterwarnings("ignore:no convergence")
 def test_train_kernel_models(tmp_path, options, own, train_file):
     X, y = (part[:60] for part in sf.read_conll(train_file))
-    with open(tmp_path / "some.txt", "w", encoding="utf-8") as stream:
-        sf.write_conll(stream, X, [[[label] for label in row] for row in y])
+    sf.write_conll(tmp_path / "some.txt", X, y)
     shown = run("train", tmp_path / "some.txt", "-o", tmp_path / "m.sf", *options).stdout
     assert " tokens " in shown
     assert "token accuracy" in run("eval", tmp_path / "m.sf", tmp_path / "some.txt").stdout
@@ -143,9 +147,6 @@ def test_train_kernel_models(tmp_path, options, own, train_file):
     for a, b in zip(model.predict_proba(X), own.fit(X, y).predict_proba(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
     assert " tokens " in run("inspect", tmp_path / "m.sf").stdout
-    assert "a kernel is" in refused(
-        "train", tmp_path / "some.txt", "-o", tmp_path / "n.sf", *options[:2], "--kernel", "cubic"
-    )
 
 
 @pytest.mark.filterwarnings("ignore:no convergence")
@@ -153,13 +154,13 @@ def test_what_training_shows_of_posteriors(tmp_path, train_file):
     X, y = (part[:20] for part in sf.read_conll(train_file))
     source, model = write(tmp_path / "some.txt", X, y), tmp_path / "m.sf"
     given = ("train", source, "-o", model, "--kernel", "linear", "--learner")
-    shown = run(*given, "svgp", "--inducing", 30, "--max-iter", 3).stdout
+    shown = run(*given, "svgp", "--n-inducing", 30, "--max-iter", 3).stdout
     own = sf.load(model)
-    assert re.search(rf"ELBO +{own.bound_:.6g} ", shown)
+    assert re.search(rf"bound +{own.bound_:.6g} ", shown)
     assert "objective" not in shown
     for text in (shown, run("inspect", model).stdout):
         assert re.search(r"inducing tokens +30\b", text)
-    shown = run(*given, "gpstruct", "--sampler", "ess", "--steps", 40).stdout
+    shown = run(*given, "gpstruct", "--sampler", "ess", "--n-steps", 40).stdout
     size = f"{sf.load(model).effective_sample_size_:,.0f}"
     assert re.search(rf"R-hat.*\n.*effective sample size +{size}", shown)
     assert "objective" in shown
@@ -195,7 +196,7 @@ def test_train_calibrated(tmp_path, train_file, test_file):
         ("perceptron", ("--loss", "exp")),
         ("hmm", ("--all-features",)),
         ("crf", ("--kernel", "rbf")),
-        ("gpsc", ("--cliques", 3)),
+        ("gpsc", ("--n-cliques", 3)),
         ("gpsc", ("--slack", "hard")),
         ("perceptron", ("--slack-weight", 3)),
         ("kernelcrf", ("--max-iter", 3)),
@@ -244,7 +245,7 @@ def test_train_summary_and_test_scores(tmp_path, train_file, test_file):
     assert rows["tokens"].strip() == f"{sum(map(len, X)):,}"
     assert rows["labels"].strip() == str(len(model.classes_))
     assert rows["features"].strip() == f"{model.n_features_in_:,}"
-    assert rows["weights"].strip() == f"{len(model.theta_):,}"
+    assert rows["weights"].split(",  ")[0].startswith(f"{len(model.theta_):,}, ")
     assert "above the optimum" in rows["gap"]
     assert {"iterations", "objective", "seconds", "model"} <= set(rows)
     accuracy = model.score(*sf.read_conll(test_file))
@@ -708,7 +709,7 @@ def test_train_gpsl_with_other_neighbours(tmp_path, train_file, options, given):
         (("--offsets", "0.5"), "whole numbers such as -1,1"),
         (("--offsets", "0"), "different from 0"),
         (("--offsets", "1,1"), "from each other"),
-        (("--offsets", "-1", "--inference", "chain"), "needs offsets=(-1, 1)"),
+        (("--offsets", "-1", "--inference", "chain"), "needs --offsets=-1,1"),
         (("--inference", "exact"), "is not one of 'refine', 'chain'"),
     ],
 )

@@ -13,12 +13,7 @@ import pytest
 import seqfield as sf
 from seqfield.active import rank
 
-from ..support import commands
-from ..support.commands import run
-
-
-def refused(*arguments, **options):
-    return commands.refused("suggest", *arguments, **options)
+from ..support.commands import refused, run
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +205,7 @@ def test_labels_that_are_no_spans(files, X):
     rows, y = sf.read_doccano(io.StringIO(text.stdout), scheme=None)
     assert y == sf.load(files / "pos.sf").predict(rows)
     assert "'N' is not a span label" in refused(
-        files / "pos.sf", files / "pool.txt", "--unit", "span"
+        "suggest", files / "pos.sf", files / "pool.txt", "--unit", "span"
     )
 
 
@@ -218,10 +213,10 @@ def test_models_that_cannot_tell(files, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("2\ncups\nflour\n\nsalt\n\n1\negg\n")
     arguments = (few, "-n", 2)
-    assert "calibrate=True" in refused(files / "scores.sf", *arguments)
+    assert "calibrate=True" in refused("suggest", files / "scores.sf", *arguments)
     text = run("suggest", files / "scores.sf", *arguments, "--strategy", "diversity").stdout
     assert {len(row) for _, rows in blocks(text) for row in rows} == {2}
-    assert "use 'token_entropy'" in refused(files / "gpsl.sf", *arguments)
+    assert "use 'token_entropy'" in refused("suggest", files / "gpsl.sf", *arguments)
     for form in ("conll", "jsonl", "labelstudio"):
         options = ("--strategy", "token_entropy", "--format", form)
         assert run("suggest", files / "gpsl.sf", *arguments, *options).stdout
@@ -240,12 +235,14 @@ def test_nothing_to_ask_about(files, model, tmp_path):
 def test_complaints(files, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_text("a\nb c\n")
-    assert refused(files / "m.sf", bad).startswith(f"{bad}:2: 2 columns")
-    assert refused(files / "m.sf", input="a b c\n").startswith("<stdin>:1: 3 feature columns")
-    assert refused(files / "m.sf", input="a\nb c\n").startswith("<stdin>:2: 2 columns")
-    assert "No such file" in refused(files / "m.sf", tmp_path / "none")
-    assert "per_token has no meaning" in refused(
-        files / "m.sf", files / "pool.txt", "--per-token", "--strategy", "margin"
+    assert refused("suggest", files / "m.sf", bad).startswith(f"{bad}:2: 2 columns")
+    assert refused("suggest", files / "m.sf", input="a b c\n").startswith(
+        "<stdin>:1: 3 feature columns"
+    )
+    assert refused("suggest", files / "m.sf", input="a\nb c\n").startswith("<stdin>:2: 2 columns")
+    assert "No such file" in refused("suggest", files / "m.sf", tmp_path / "none")
+    assert "--per-token has no meaning" in refused(
+        "suggest", files / "m.sf", files / "pool.txt", "--per-token", "--strategy", "margin"
     )
     text = run("suggest", files / "m.sf", "--strategy", "best", code=2, input="a\n").stderr
     assert "--strategy must be one of sequence_entropy" in " ".join(text.split())
@@ -255,6 +252,6 @@ def test_complaints(files, tmp_path):
 def test_failure_keeps_the_output(files, tmp_path):
     out = tmp_path / "out.txt"
     out.write_text("precious")
-    refused(files / "m.sf", "-o", out, input="a b c\n")
+    refused("suggest", files / "m.sf", "-o", out, input="a b c\n")
     assert out.read_text() == "precious"
     assert os.listdir(tmp_path) == ["out.txt"]

@@ -33,8 +33,7 @@ def files(tmp_path_factory, X):
         warnings.simplefilter("ignore")
         gpsl = sf.GPSL("linear", max_iter=3, random_state=0).fit(known[:20], y[:20])
     gpsl.save(folder / "gpsl.sf")
-    with (folder / "in.txt").open("w", encoding="utf-8") as file:
-        sf.write_conll(file, X, [[()] * len(rows) for rows in X])
+    sf.write_conll(folder / "in.txt", X)
     return folder
 
 

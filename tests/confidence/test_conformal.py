@@ -13,20 +13,13 @@ from seqfield.confidence.conformal import CoverageWarning, SpanSets, TokenSets
 from seqfield.data.schemes import spans
 from seqfield.errors import CapabilityError, InputError, LabelError
 
+from ..support.stored import Stored
+
 NAMES = ["a", "b", "c", "d"]
 WAYS = [(per, score) for per in ("token", "sequence") for score in ("threshold", "cumulative")]
 
 
-class Stored:
-    """A model that takes probabilities for observations."""
-
-    classes_ = np.array(NAMES)
-
-    def predict_proba(self, X):
-        return X
-
-    def predict(self, X):
-        return [[NAMES[k] for k in p.argmax(axis=1)] for p in X]
+STORED = Stored(NAMES)
 
 
 def corpus(n, rng, sharp=2.0, shared=1.5, longest=8):
@@ -78,7 +71,7 @@ def test_the_threshold_is_the_smallest_that_fulfils_the_rule(per, score, coverag
                 break
         else:
             limit = np.inf
-        sets = TokenSets(Stored(), coverage, per=per, score=score).fit(X, y)
+        sets = TokenSets(STORED, coverage, per=per, score=score).fit(X, y)
         assert sets.threshold_ == pytest.approx(limit, rel=1e-12)
         assert sets.n_sequences_ == 9
 
@@ -93,7 +86,7 @@ def test_the_promise_holds_exactly_when_each_sequence_in_turn_is_the_new_one(per
         found = []
         for i in range(9):
             rest = [k for k in range(9) if k != i]
-            sets = TokenSets(Stored(), coverage, per=per, score=score)
+            sets = TokenSets(STORED, coverage, per=per, score=score)
             sets.fit([X[k] for k in rest], [y[k] for k in rest])
             found += achieved(covered(sets.predict([X[i]]), [y[i]]), per).tolist()
         assert np.mean(found) >= coverage - 1e-12
@@ -105,7 +98,7 @@ def test_coverage_of_dependent_tokens(per, score):
     means = []
     for _ in range(80):
         X, y = corpus(n + 20, rng)
-        sets = TokenSets(Stored(), coverage, per=per, score=score).fit(X[:n], y[:n])
+        sets = TokenSets(STORED, coverage, per=per, score=score).fit(X[:n], y[:n])
         means.append(achieved(covered(sets.predict(X[n:]), y[n:]), per).mean())
     error = np.std(means) / np.sqrt(len(means))
     assert coverage - 3 * error <= np.mean(means) <= coverage + 2 / (n + 1) + 3 * error
@@ -123,7 +116,7 @@ def test_tokens_are_not_exchangeable():
             for k, (x, z) in enumerate(zip(short[0], long[0], strict=True))
         ]
         y = [g if k % 2 else h * 20 for k, (g, h) in enumerate(zip(short[1], long[1], strict=True))]
-        sets = TokenSets(Stored(), coverage).fit(X[: n // 2], y[: n // 2])
+        sets = TokenSets(STORED, coverage).fit(X[: n // 2], y[: n // 2])
         ours.append(covered(sets.predict(X[n // 2 :]), y[n // 2 :]).mean())
         scores = np.sort(
             [
@@ -148,7 +141,7 @@ def test_single_tokens_have_the_sets_of_mapie(score, coverage):
     from sklearn.base import BaseEstimator, ClassifierMixin
 
     class Given(ClassifierMixin, BaseEstimator):
-        classes_ = Stored.classes_
+        classes_ = STORED.classes_
         n_features_in_ = 4
 
         def __sklearn_is_fitted__(self):
@@ -170,7 +163,7 @@ def test_single_tokens_have_the_sets_of_mapie(score, coverage):
             return np.ones(size)
 
     X, y = corpus(250, np.random.default_rng(3), sharp=0.4, shared=0.5, longest=1)
-    sets = TokenSets(Stored(), coverage, score=score).fit(X[:150], y[:150])
+    sets = TokenSets(STORED, coverage, score=score).fit(X[:150], y[:150])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = SplitConformalClassifier(
@@ -190,7 +183,7 @@ def test_single_tokens_have_the_sets_of_mapie(score, coverage):
 
 def test_cumulative_scores_by_hand():
     p = np.array([[0.5, 0.125, 0.25, 0.125], [0.25, 0.25, 0.5, 0.0]])
-    sets = TokenSets(Stored(), 0.5, score="cumulative")
+    sets = TokenSets(STORED, 0.5, score="cumulative")
     sets.fit([p, p, p], [["a", None], ["c", None], ["b", None]])
     # the scores are 0, 0.5 and 0.75; two of three sequences make 2 / (3 + 1)
     assert sets.threshold_ == 0.5
@@ -202,9 +195,9 @@ def test_cumulative_scores_by_hand():
 @pytest.mark.parametrize(("per", "score"), WAYS)
 def test_sets_grow_with_the_coverage(per, score):
     X, y = corpus(120, np.random.default_rng(4))
-    before = [[frozenset([label]) for label in row] for row in Stored().predict(X)]
+    before = [[frozenset([label]) for label in row] for row in STORED.predict(X)]
     for coverage in (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98):
-        sets = TokenSets(Stored(), coverage, per=per, score=score).fit(X[:80], y[:80]).predict(X)
+        sets = TokenSets(STORED, coverage, per=per, score=score).fit(X[:80], y[:80]).predict(X)
         for old, new in zip(before, sets, strict=True):
             assert all(a <= b for a, b in zip(old, new, strict=True))
         before = sets
@@ -226,22 +219,20 @@ def test_sets_hold_the_decoded_labels_of_a_chain():
 
 def test_what_is_not_known_is_skipped():
     X, y = corpus(40, np.random.default_rng(5), longest=4)
-    plain = TokenSets(Stored(), 0.8).fit(X, y)
+    plain = TokenSets(STORED, 0.8).fit(X, y)
     twice = [np.vstack([p, p]) for p in X]
     for missing in (None, {"a", "b"}):
-        sets = TokenSets(Stored(), 0.8)
+        sets = TokenSets(STORED, 0.8)
         sets.fit([*twice, X[0]], [*([*row, *[missing] * len(row)] for row in y), None])
         assert (sets.threshold_, sets.n_sequences_) == (plain.threshold_, 40)
-    model = Stored()
-    model.missing_label = -100
-    sets = TokenSets(model, 0.8).fit(twice, [[*row, *[-100] * len(row)] for row in y])
+    sets = TokenSets(Stored(NAMES, -100), 0.8).fit(twice, [[*row, *[-100] * len(row)] for row in y])
     assert sets.threshold_ == plain.threshold_
 
 
 def test_too_few_sequences_give_all_labels():
     X, y = corpus(9, np.random.default_rng(6))
-    assert TokenSets(Stored(), 0.9, per="sequence").fit(X, y).threshold_ <= 1.0
-    sets = TokenSets(Stored(), 0.9)
+    assert TokenSets(STORED, 0.9, per="sequence").fit(X, y).threshold_ <= 1.0
+    sets = TokenSets(STORED, 0.9)
     with pytest.warns(CoverageWarning, match="8 labelled sequences are too few for .* 0.8888"):
         sets.fit(X[:8], y[:8])
     assert set(sets.predict(X)[0]) == {frozenset(NAMES)}
@@ -260,11 +251,11 @@ def test_too_few_sequences_give_all_labels():
 )
 def test_bad_input_is_named(arguments, y, message):
     with pytest.raises(InputError, match=message):
-        TokenSets(Stored(), **arguments).fit([np.full((1, 4), 0.25)], y)
+        TokenSets(STORED, **arguments).fit([np.full((1, 4), 0.25)], y)
 
 
 def test_before_fit():
-    for sets in (TokenSets(Stored()), SpanSets(Stored())):
+    for sets in (TokenSets(STORED), SpanSets(STORED)):
         with pytest.raises(NotFittedError):
             sets.predict([np.full((1, 4), 0.25)])
 
@@ -287,7 +278,7 @@ def chain():
 
 def span_table(model, x):
     """The probability of every span of one sequence, by listing labellings."""
-    [scores] = model._posterior(model._chains(model.encode([x])))
+    [scores] = model.distribution([x]).joint.draws
     found, names = enumerate_labellings(scores), model.classes_.tolist()
     table = {}
     for codes, p in zip(found.labels, found.probabilities, strict=True):

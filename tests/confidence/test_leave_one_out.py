@@ -15,6 +15,7 @@ from seqfield.chain.reference import enumerate_labellings
 from seqfield.confidence import _left_out, choose_c2, leave_one_out_proba
 from seqfield.confidence._left_out import LeftOut, covariances
 from seqfield.errors import CapabilityError, InputError
+from seqfield.estimators._base import constrained
 from seqfield.objectives.objective import Objective
 from seqfield.priors import ElasticNet
 
@@ -76,13 +77,11 @@ def candidates(y):
 
 def left_out(model, X, y, weight=None):
     """The algebra of a fitted CRF, and its objective."""
-    data, targets = model.encode(X), model.labels_.encode(y)
-    weights = np.ones(len(X)) if weight is None else weight
-    _, loss, prior = model._recipe(data)
-    scores = loss.free(model._constrained(model.function_.scores(data, model.n_jobs)), targets)
-    args = (model._architecture, data, targets, weights)
-    goal = Objective(args[0], loss, prior, *args[1:], model.constraint_, 1)
-    return LeftOut(*args, scores, prior.c2), goal, args
+    lesson = model.lesson(X, y, sample_weight=weight)
+    goal, _ = model.optimum(lesson)
+    [scores] = constrained([model.function_.scores(lesson.data)], model.constraint_)
+    args = (goal.architecture, lesson.data, lesson.targets, lesson.weights)
+    return LeftOut(*args, goal.loss.free(scores, lesson.targets), goal.prior.c2), goal, args
 
 
 # --- its parts --------------------------------------------------------------------------------
@@ -286,7 +285,7 @@ def test_constraints_and_calibration_hold():
     assert all((p[0, inside] == 0.0).all() for p in left.proba)
     assert np.isfinite(left.log_likelihood).all()
     plain = copy.copy(model)
-    plain.calibration_.temperature = None
+    plain.calibration_ = None
     other = leave_one_out_proba(plain, X, y)
     # a temperature other than 1 shows
     assert model.calibration_.temperature != pytest.approx(1.0, abs=1e-3)
@@ -298,12 +297,15 @@ def test_blocks_threads_and_forms_of_input(monkeypatch):
     model = sf.CRF(**TIGHT).fit(X, y)
     whole = leave_one_out_proba(model, X, y)
     model.n_jobs, model.verbose = 2, True
+    before = dict(vars(model))
     monkeypatch.setattr("seqfield.confidence.leave_one_out.HELD", 50)
     lengths, flat = [len(row) for row in y], [v for row in y for v in row]
     blocks = leave_one_out_proba(model, np.vstack(X), flat, lengths=lengths)
     np.testing.assert_array_equal(whole.log_likelihood, blocks.log_likelihood)
     np.testing.assert_array_equal(np.vstack(whole.proba), np.vstack(blocks.proba))
-    assert model._scores.__func__ is type(model)._scores  # the given model stays as it is
+    # the given model stays as it is
+    assert vars(model).keys() == before.keys()
+    assert all(vars(model)[name] is value for name, value in before.items())
 
 
 @pytest.mark.parametrize(

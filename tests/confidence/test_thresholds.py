@@ -1,27 +1,22 @@
 """Thresholds for a wanted precision: by brute force, known bounds and simulation."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import beta, binomtest, norm, t
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import seqfield as sf
 from seqfield.confidence.thresholds import _Items, _lower_bound, _shown
 from seqfield.data.schemes import spans
 from seqfield.errors import CapabilityError, InputError, LabelError
 
+from ..support.stored import Stored
 
-class Stored:
-    """A model of two labels that takes their probabilities for observations."""
-
-    classes_ = np.array(["a", "b"])
-
-    def predict_proba(self, X):
-        return X
-
-    def predict(self, X):
-        return [["ab"[k] for k in p.argmax(axis=1)] for p in X]
+STORED = Stored(["a", "b"])
 
 
 def row(*confidence):
@@ -80,14 +75,14 @@ def test_a_level_costs_coverage(tagger, unit):
 def test_errors_at_the_top_do_not_hide_what_is_below():
     X, y = [row(0.99, 0.9, 0.8), row(0.7, 0.6)], [["b", "a", "a"], ["a", "b"]]
     # precision by falling confidence: 0, 1/2, 2/3, 3/4, 3/5
-    assert sf.threshold_for_precision(Stored(), X, y, 0.75) == (0.7, 0.75, 0.8, 4)
-    assert sf.threshold_for_precision(Stored(), X, y, 0.5) == (0.6, 0.6, 1.0, 5)
+    assert sf.threshold_for_precision(STORED, X, y, 0.75) == (0.7, 0.75, 0.8, 4)
+    assert sf.threshold_for_precision(STORED, X, y, 0.5) == (0.6, 0.6, 1.0, 5)
 
 
 def test_out_of_reach():
     X, y = [row(0.9, 0.8)], [["b", "a"]]
     for level in (None, 0.9):
-        found = sf.threshold_for_precision(Stored(), X, y, 0.9, level=level)
+        found = sf.threshold_for_precision(STORED, X, y, 0.9, level=level)
         assert found.threshold == math.inf
         assert math.isnan(found.precision)
         assert (found.coverage, found.n) == (0.0, 0)
@@ -95,7 +90,7 @@ def test_out_of_reach():
 
 def test_what_is_not_known_is_skipped(tagger):
     X, y = [row(0.9, 0.8), row(0.7), row(0.6)], [["a", None], None, [{"a", "b"}]]
-    assert sf.threshold_for_precision(Stored(), X, y, 0.9) == (0.9, 1.0, 1.0, 1)
+    assert sf.threshold_for_precision(STORED, X, y, 0.9) == (0.9, 1.0, 1.0, 1)
     model, X, y = tagger
     for unit in ("span", "sequence"):
         plain = sf.threshold_for_precision(model, X[:100], y[:100], 0.8, unit=unit)
@@ -157,8 +152,8 @@ def test_tests_stop_at_the_first_that_fails():
     # right, wrong, and right again
     confidence = np.repeat([0.99, 0.9, 0.6], [200, 60, 5000])
     X, y = [row(c) for c in confidence], [["b" if c == 0.9 else "a"] for c in confidence]
-    assert sf.threshold_for_precision(Stored(), X, y, 0.95).threshold == 0.6
-    assert 0.9 < sf.threshold_for_precision(Stored(), X, y, 0.95, level=0.9).threshold <= 0.95
+    assert sf.threshold_for_precision(STORED, X, y, 0.95).threshold == 0.6
+    assert 0.9 < sf.threshold_for_precision(STORED, X, y, 0.95, level=0.9).threshold <= 0.95
 
 
 def drawn(rng, n, dependence, right):
@@ -228,7 +223,7 @@ def test_what_is_found_is_useful_and_true(power):
 def test_bad_input_is_named(arguments, message):
     arguments = {"X": [row(0.9)], "y": [["a"]], **arguments}
     with pytest.raises(InputError, match=message):
-        sf.threshold_for_precision(Stored(), **arguments)
+        sf.threshold_for_precision(STORED, **arguments)
 
 
 def test_models_and_labels_that_cannot_be_judged(tagger):
@@ -242,3 +237,13 @@ def test_models_and_labels_that_cannot_be_judged(tagger):
             sf.threshold_for_precision(scores_only, X, y, unit=unit)
     found = sf.threshold_for_precision(model, X[:3], [["O"] * len(x) for x in X[:3]], unit="span")
     assert found.threshold == math.inf
+
+
+def test_pipelines(tagger):
+    """Of one step or several; what stands for a missing label is that of the last."""
+    model, X, y = tagger
+    wanted = sf.threshold_for_precision(model, X, [[None, *labels[1:]] for labels in y])
+    hidden = [["?", *labels[1:]] for labels in y]
+    model = copy.copy(model).set_params(missing_label="?")
+    for steps in ([model], [FunctionTransformer(), model]):
+        assert sf.threshold_for_precision(make_pipeline(*steps), X, hidden) == wanted

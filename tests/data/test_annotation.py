@@ -306,6 +306,9 @@ def test_files_that_are_no_text(tmp_path, read):
         ([["a"]], [[("X", 0)]], "a span must be"),
         ([["a"]], [[(0, 1, "X")]], "a span must be"),
         ([["a\ud800"]], None, "UTF-8 cannot hold"),
+        ("a b", None, "X is the string 'a b'"),
+        (["a b"], None, "sequence 0 of X is the string 'a b'"),
+        ([["a", "b"]], ["OO"], "sequence 0: y must be a list of labels or spans, got 'OO'"),
     ],
 )
 def test_what_cannot_be_written(tmp_path, write, X, y, message):

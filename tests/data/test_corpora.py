@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import seqfield as sf
-from seqfield.data.conll import line_of
+from seqfield.data.conll import read_document
 from seqfield.errors import SchemeError
 
 pytestmark = pytest.mark.skipif(not os.environ.get("SEQFIELD_DATA"), reason="needs SEQFIELD_DATA")
@@ -18,7 +18,7 @@ def test_the_label_that_breaks_the_scheme_in_spanish_is_named():
     words = sf.Words(window=1, spelling=None, columns=False)
     with pytest.raises(SchemeError, match="'I-LOC' after the start") as caught:
         sf.CRF(words, scheme="BIO").fit(X, y)
-    assert line_of(path, caught.value.place) == 221619
+    assert read_document(path).line(*caught.value.place) == 221619
     i, _ = caught.value.place
     near = slice(i - 50, i + 50)
     model = sf.CRF(words, scheme="BIO", on_violation="repair", c2=10.0, tol=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -166,7 +167,9 @@ def test_a_crf_with_the_weights_of_an_hmm_has_its_posterior():
     first, steps, emit = hmm()
     sentences = [np.eye(4)[list(w)] for w in product(range(4), repeat=3)][::7]
     model = sf.CRF(observed_only=False).fit([np.eye(4)], [[0, 1, 2, 0]])
-    model.theta_ = np.concatenate([np.log(emit).T.ravel(), np.log(steps).ravel()])
+    theta = np.concatenate([np.log(emit).T.ravel(), np.log(steps).ravel()])
+    assert theta.shape == model.theta_.shape
+    model.function_ = replace(model.function_, theta=theta)
     for x in sentences:
         found, p = posterior(first, steps, emit, x.argmax(axis=1))
         got = np.exp(model.log_likelihood([x] * len(found), [list(y) for y in found]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -40,7 +41,7 @@ WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, len(X))
 
 
 def scores(model, X=X):
-    found = model._scores(model.encode(X))
+    found = model.function_.scores(model.encode(X))
     return found.node, found.edge
 
 
@@ -97,8 +98,8 @@ def test_marginal_loss_is_that_of_the_crf():
     a = np.linalg.lstsq(gram, node, rcond=1e-10)[0]
 
     def risk(a, edge):
-        model._functions = [model._functions[0]._replace(tokens=STACKED, coefficients=a)]
-        model.function_.steps = edge[None]
+        part = model.function_.parts[0]._replace(tokens=STACKED, coefficients=a)
+        model.function_ = replace(model.function_, parts=[part], steps=edge)
         p, gold = probabilities(model), np.concatenate(Y)
         length = np.repeat([len(row) for row in Y], [len(row) for row in Y])
         loss = -(np.log(p[np.arange(len(gold)), gold]) / length).sum()
@@ -232,11 +233,11 @@ def test_explicit_auto_is_one_of_them():
 
 @pytest.mark.parametrize("inducing", ["pivoted", "random"])
 @pytest.mark.parametrize("kernel", [RBF(0.8), Polynomial(2)])
-def test_all_tokens_as_landmarks_are_the_dense_model(kernel, landmarks):
+def test_all_tokens_as_inducing_tokens_are_the_dense_model(kernel, inducing):
     dense = sf.GPSC(kernel, explicit=False, **TIGHT).fit(X, Y)
-    model = sf.GPSC(kernel, n_inducing=500, inducing=landmarks, random_state=0, **TIGHT)
+    model = sf.GPSC(kernel, n_inducing=500, inducing=inducing, random_state=0, **TIGHT)
     same(model.fit(X, Y), dense, atol=1e-5)
-    some = sf.GPSC(kernel, n_inducing=6, inducing=landmarks, random_state=0, **TIGHT).fit(X, Y)
+    some = sf.GPSC(kernel, n_inducing=6, inducing=inducing, random_state=0, **TIGHT).fit(X, Y)
     assert some.n_kept_ == 6
     assert some.objective_ > dense.objective_ + 1e-3  # fewer functions to choose from
 

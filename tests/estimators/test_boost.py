@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import seqfield as sf
 from seqfield.errors import CapabilityError, InputError, ModelFileError
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 
+from ..support.model_files import forge
 from ..support.sequences import EDGE_TEMPLATE, TEMPLATE, numbers, words
 
 X, Y = words()
@@ -68,7 +71,7 @@ def test_objective_is_the_exponential_loss(kind):
         assert model.path_[0].log_loss <= np.log(alone * 0.7 * 2)
         return
     twin = sf.CRF(sf.Template(TEMPLATE)).fit(X, Y)
-    twin.theta_ = model.theta_
+    twin.function_ = replace(twin.function_, theta=model.theta_)
     p = np.exp(twin.log_likelihood(X, Y))
     lengths = np.array([len(row) for row in X])
     assert np.exp(model.objective_) == pytest.approx(0.7**lengths @ (1 / p - 1), rel=1e-9)
@@ -147,9 +150,9 @@ def test_a_broken_path_is_refused(tmp_path):
     path = tmp_path / "m.sf"
     model.save(path)
     header, arrays = read_model(path)
-    rows = arrays["model/path"].copy()
+    rows = arrays["function/path"].copy()
     for bad in (rows[:, :3], np.where(np.arange(4) == 0, -1.0, rows), rows * 1e9, rows * np.nan):
-        write_model(path, header, arrays | {"model/path": bad})
+        forge(path, header, arrays | {"function/path": bad})
         with pytest.raises(ModelFileError, match="path"):
             sf.load(path)
 
@@ -170,7 +173,7 @@ def test_refit_log_gives_the_probabilities_of_a_crf(kind):
 
     def objective(theta):
         twin = sf.CRF(sf.Template(TEMPLATE)).fit(X, Y)
-        twin.theta_ = theta
+        twin.function_ = replace(twin.function_, theta=theta)
         return -twin.log_likelihood(X, Y).sum() + 0.25 * theta @ theta
 
     best = objective(model.theta_)

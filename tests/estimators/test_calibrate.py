@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from seqfield.estimators._calibration import (
-    SPREAD,
-    HeldOut,
-    fit_scaling,
-    fit_temperature,
-    held_out,
-    rescaled,
-    tempered,
-)
 
 import seqfield as sf
 from seqfield.chain import ChainScores, marginals, sample
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators import _calibration
+from seqfield.estimators._base import constrained, held_out
 from seqfield.labels import Targets
+from seqfield.predictions import calibration
+from seqfield.predictions.calibration import (
+    SPREAD,
+    HeldOut,
+    fit_calibration,
+    fit_temperature,
+    rescaled,
+    tempered,
+)
 from seqfield.sequences import offsets_of
 
 from ..support.sequences import numbers
@@ -83,7 +83,7 @@ def test_calibrated_probabilities(name, tmp_path):
 @every
 def test_probabilities_are_those_of_scores_over_the_temperature(name):
     model = make(name, calibrate=True).fit(X, Y)
-    scores = model._chains(model.encode(X))[0]
+    (scores,) = constrained(model.function_.draws(model.encode(X)), model.constraint_)
     want = marginals(
         ChainScores(
             scores.node / model.calibration_.temperature,
@@ -108,9 +108,8 @@ def test_the_temperature_is_the_best_on_held_out_folds(name):
     weights = np.linspace(0.5, 2.0, len(X))
     model = make(name, calibrate=True).fit(X, Y, sample_weight=weights)
     plain = make(name).fit(X, Y, sample_weight=weights)
-    data = plain.encode(X)
-    targets = plain.labels_.encode(Y)
-    parts = held_out(plain, data, targets, weights, np.random.RandomState(0))
+    lesson = plain.lesson(X, Y, sample_weight=weights)
+    parts = held_out(plain, lesson, np.random.RandomState(0))
     assert sorted(int(t) for part in parts for t in np.diff(part.targets.offsets)) == sorted(
         len(row) for row in Y
     )
@@ -250,7 +249,7 @@ def biased(n=60, seed=3):
 
 def test_scaling_finds_slope_and_offsets():
     part, truth, shift = biased(3000)
-    found = fit_scaling([part], "platt")
+    found = fit_calibration([part], "platt")
     assert found.temperature == pytest.approx(4.0, rel=0.05)
     # an offset that all labels share has no effect; the prior keeps the sum small
     got = found.offsets - found.offsets.mean()
@@ -261,7 +260,7 @@ def test_scaling_finds_slope_and_offsets():
 
 def test_scaling_is_at_a_minimum():
     part, _, _ = biased()
-    found = fit_scaling([part], "platt")
+    found = fit_calibration([part], "platt")
     best = np.concatenate([[-np.log(found.temperature)], found.offsets / found.temperature])
 
     def value(theta):
@@ -291,7 +290,7 @@ def test_vector_scaling_finds_slopes():
         Targets(codes, None, offsets),
         np.ones(n),
     )
-    found = fit_scaling([part], "vector")
+    found = fit_calibration([part], "vector")
     np.testing.assert_allclose(found.slopes / found.temperature, 0.5 / slopes, rtol=0.1)
     mended = rescaled(part.draws[0], found.slopes, found.offsets)
     np.testing.assert_allclose(
@@ -300,9 +299,18 @@ def test_vector_scaling_finds_slopes():
 
 
 @pytest.mark.parametrize("slopes", [False, True])
-def test_gradient_of_scaling(slopes, monkeypatch):
+@pytest.mark.parametrize("ends", [None, "some", "forbidden"])
+def test_gradient_of_scaling(slopes, ends, monkeypatch):
     """The gradient that the search is given against differences."""
     part, _, _ = biased(5)
+    if ends is not None:  # an HMM has scores of starts and stops, which the temperature divides too
+        (plain,) = part.draws
+        start, end = np.array([1.0, -2.0, 0.5]), np.array([-1.5, 0.3, 2.0])
+        if ends == "forbidden":
+            allowed = np.isin(np.arange(3), part.targets.codes[plain.offsets[:-1]])
+            start = np.where(allowed, start, -np.inf)
+            assert not allowed.all()
+        part = part._replace(draws=[ChainScores(plain.node, plain.edge, plain.offsets, start, end)])
     seen = []
 
     def search(function, start, **_):
@@ -318,8 +326,8 @@ def test_gradient_of_scaling(slopes, monkeypatch):
         seen.append(len(theta))
         return minimize(function, start, jac=True)
 
-    monkeypatch.setattr(_calibration, "minimize", search)
-    fit_scaling([part], "vector" if slopes else "platt")
+    monkeypatch.setattr(calibration, "minimize", search)
+    fit_calibration([part], "vector" if slopes else "platt")
     assert seen == [7 if slopes else 4]
 
 
@@ -336,7 +344,7 @@ def test_the_temperature_of_an_average_is_that_of_its_probabilities():
     codes = (rng.random(3 * n) < p[:, 1]).astype(np.int32)
     part = HeldOut(draws, Targets(codes, None, offsets), np.ones(n))
     assert fit_temperature([part]) == pytest.approx(1.0, rel=0.15)
-    found = fit_scaling([part], "platt")
+    found = fit_calibration([part], "platt")
     mended = [tempered(rescaled(one, None, found.offsets), found.temperature) for one in draws]
     again = np.mean([marginals(one).node for one in mended], axis=0)
     np.testing.assert_allclose(again, p, atol=0.1)
@@ -360,7 +368,7 @@ def test_platt_in_an_estimator(scheme, tmp_path):
         np.testing.assert_array_equal(a, b)
     assert again.predict(X) == model.predict(X)
     # fitted again without it nothing of it is left
-    assert model.set_params(calibrate=True).fit(X, y).offsets_ is None
+    assert model.set_params(calibrate=True).fit(X, y).calibration_.offsets is None
 
 
 def test_calibrate_must_be_known():

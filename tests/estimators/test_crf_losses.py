@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.model_selection import GridSearchCV
@@ -37,7 +39,7 @@ def exp_objective(model, c2, pi=1.0):
 
 def moved(model, theta):
     twin = crf().fit(X, Y)
-    twin.theta_ = theta
+    twin.function_ = replace(twin.function_, theta=theta)
     return twin
 
 

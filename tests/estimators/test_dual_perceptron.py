@@ -10,9 +10,10 @@ from sklearn.base import clone
 import seqfield as sf
 from seqfield.errors import BudgetError, CapabilityError, InputError, ModelFileError
 from seqfield.kernels import RBF
-from seqfield.persist import read_model, write_model
+from seqfield.persist import read_model
 from seqfield.sequences import Sequences, offsets_of
 
+from ..support.model_files import forge
 from ..support.sequences import TEMPLATE, numbers, words
 
 
@@ -79,7 +80,7 @@ def make(**wanted):
 
 
 def scores(model, X=X):
-    found = model._scores(model.encode(X))
+    found = model.function_.scores(model.encode(X))
     return np.vstack([found.node, found.edge.reshape(-1, found.node.shape[1])])
 
 
@@ -127,7 +128,7 @@ def test_eta_scales_what_transitions_learn(store):
         primal = make(observed_only=False, max_iter=epochs).fit(with_edges, Y)
         model = make(kernel="linear", eta=5.0, max_iter=epochs, **STORES[store]).fit(X, Y)
         assert (model.n_iter_, model.objective_) == (primal.n_iter_, primal.objective_)
-        found = primal._scores(primal.encode(with_edges))
+        found = primal.function_.scores(primal.encode(with_edges))
         np.testing.assert_allclose(scores(model)[: offsets[-1]], found.node, atol=1e-12)
         np.testing.assert_allclose(model.transitions_, found.edge[1], atol=1e-12)
 
@@ -311,11 +312,24 @@ def test_a_budget_error_names_arguments_that_exist():
         assert word.split("=")[0] in sf.StructuredPerceptron().get_params()
 
 
-@pytest.mark.parametrize("kernel", ["linear", None])
-def test_a_file_of_the_other_form_is_refused(kernel, tmp_path):
-    make(kernel=kernel).fit(X, Y).save(tmp_path / "model")
+@pytest.mark.parametrize("kernel", ["linear", RBF(0.5), None])
+@pytest.mark.parametrize("later", ["linear", RBF(0.5), ["linear", RBF(0.5)], None])
+def test_the_form_is_that_of_the_fit_whatever_the_argument_becomes(kernel, later, tmp_path):
+    model = make(kernel=kernel).fit(X, Y)
+    wanted = scores(model)
+    model.set_params(kernel=later)
+    model.save(tmp_path / "model")
+    back = sf.load(tmp_path / "model")
+    for one in (model, back):
+        np.testing.assert_array_equal(scores(one), wanted)
+        assert hasattr(one, "theta_") == (kernel is None)
+        assert hasattr(one, "kernel_") == hasattr(one, "n_kept_") == (kernel is not None)
+    assert repr(back.kernel) == repr(later)
+
+
+def test_a_file_with_a_function_of_another_kind_is_refused(tmp_path):
+    make().fit(X, Y).save(tmp_path / "model")
     header, arrays = read_model(tmp_path / "model")
-    header["params"]["kernel"] = None if kernel else "linear"
-    write_model(tmp_path / "model", header, arrays)
-    with pytest.raises(ModelFileError, match="the other way round"):
+    forge(tmp_path / "model", header | {"class": "HMSVM", "params": {}}, arrays)
+    with pytest.raises(ModelFileError, match="HMSVM does not learn a LinearFunction"):
         sf.load(tmp_path / "model")

@@ -103,7 +103,7 @@ def test_objective_is_that_of_the_model(method, update):
     """-log p + c2 / 2 |f|^2 from probabilities, kept tokens and coefficients."""
     model = make(method=method, update=update, n_coordinates=15, n_per_round=3, c2=0.6, eta=0.7)
     model.fit(X, Y)
-    (function,) = model._functions
+    (function,) = model.function_.parts
     gram = RBF(1.0)(function.tokens)
     a, b = function.coefficients, model.transitions_ / 0.7
     norm = np.sum(a * (gram @ a)) + 0.7 * (b**2).sum()
@@ -317,7 +317,7 @@ VARIANTS = {
     "sum": (Linear() + 0.5 * Normalized(Polynomial(2)), BINARY, {"explicit": True}),
     "sparse rows": (Polynomial(3), BINARY, {}),
     "inducing": (RBF(1.0), X, {"n_inducing": 5}),
-    "random landmarks": ("rbf", X, {"n_inducing": 5, "inducing": "random", "random_state": 0}),
+    "random inducing": ("rbf", X, {"n_inducing": 5, "inducing": "random", "random_state": 0}),
     "sparse": (RBF(1.0), X, {"method": "sparse", "n_coordinates": 6}),
     "sparse pairs": (Polynomial(2), BINARY, {"method": "sparse", "explicit": True}),
     "sequence": (RBF(1.0), X, {"method": "sequence", "n_coordinates": 6}),
@@ -405,7 +405,7 @@ def test_damaged_arrays_are_refused(name, tmp_path):
     header, arrays = read_model(path)
     tried = 0
     for key, array in arrays.items():
-        if not key.startswith("model/"):
+        if not key.startswith("function/"):
             continue
         for what, bad in damaged(array).items():
             if key.endswith("/columns") and what in ("short", "long"):
@@ -430,7 +430,7 @@ def test_damaged_headers_are_refused_or_harmless(name, tmp_path):
     model.fit(x, y).save(path)
     header, arrays = read_model(path)
     refused = 0
-    for place in places(header["model"], ("model",)):
+    for place in places(header["function"], ("function",)):
         for value in (None, "x", -1, []):
             forge(path, replaced(header, place, value), arrays)
             try:
@@ -466,7 +466,7 @@ FORMS = {
     "sparse": SPARSE,
     "on demand": ON_DEMAND,
     "inducing": {"n_inducing": 5},
-    "random landmarks": {"n_inducing": 5, "inducing": "random", "random_state": 0},
+    "random inducing": {"n_inducing": 5, "inducing": "random", "random_state": 0},
 }
 
 
@@ -510,10 +510,13 @@ BAD = {
     "unknown pick": ({"pick": "magic"}, "pick must be .*'magic'"),
     "unknown update": ({"update": "magic"}, "update must be .*'magic'"),
     "unknown solver": ({"solver": "magic"}, "solver must be .*'magic'"),
-    "unknown landmarks": ({"inducing": "magic", "n_inducing": 3}, "landmarks must be .*'magic'"),
+    "unknown landmarks": ({"inducing": "magic", "n_inducing": 3}, "inducing must be .*'magic'"),
     "unknown explicit": ({"explicit": "magic"}, "explicit must be .*'magic'"),
     "unknown type": ({"gram_dtype": "magic"}, "gram.*float64.*magic"),
-    "wrong type": ({"gram_dtype": "float16"}, "float64 or float32"),
+    "wrong type": (
+        {"gram_dtype": "float16"},
+        "gram_dtype must be one of .float64., .float32., got .float16.",
+    ),
     "explicit and landmarks": (
         {"kernel": "linear", "explicit": True, "n_inducing": 3},
         "explicit=True and n_inducing",
@@ -525,7 +528,10 @@ BAD = {
     "an array for a flag": ({"transitions": np.array([True, False])}, "transitions must be one of"),
     "array of ways": ({"calibrate": np.array([1, 2])}, "calibrate must be one of"),
     "array of repairs": ({"on_violation": np.array(["raise"])}, "on_violation must be one of"),
-    "no landmarks": ({"n_inducing": 0}, "n_inducing must be a whole number of at least 1, got 0"),
+    "no landmarks": (
+        {"n_inducing": 0},
+        "n_inducing must be a whole number of at least 1, or None, got 0",
+    ),
     "half a landmark": ({"n_inducing": 2.5}, "n_inducing must be"),
     "no coordinates": ({"method": "sparse", "n_coordinates": 0}, "n_coordinates must be"),
     "negative coordinates": ({"method": "sparse", "n_coordinates": -1}, "n_coordinates must be"),
@@ -605,7 +611,7 @@ def test_a_graph_of_some_columns():
 def test_edge_features_are_refused():
     offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
     edged = sf.Sequences(STACKED, offsets, np.ones((len(STACKED), 1)))
-    with pytest.raises(SeqfieldError, match="GPSC has no use for edge features"):
+    with pytest.raises(SeqfieldError, match="GPSC cannot use edge features"):
         make().fit(edged, Y)
     with pytest.raises(SeqfieldError, match="edge"):
         make().fit(X, Y).predict(edged)
@@ -736,7 +742,9 @@ def test_an_average_is_less_sure_than_the_map_estimate():
         < probabilities(single, NEW).max(axis=1).mean()
     )
     np.testing.assert_allclose(probabilities(averaged, NEW).sum(axis=1), 1.0, rtol=1e-12)
-    each = np.stack([chain.marginals(part).node for part in averaged._chains(averaged.encode(NEW))])
+    each = np.stack(
+        [chain.marginals(part).node for part in averaged.distribution(NEW).single.draws]
+    )
     assert len(each) == 40
     np.testing.assert_allclose(probabilities(averaged, NEW), each.mean(axis=0), rtol=1e-12)
 
@@ -809,7 +817,7 @@ def test_no_posterior_without_a_prior():
         laplace(c2=0.0).fit(X, Y)
     with pytest.raises(BudgetError, match=r"five matrices .*n_inducing"):
         laplace(gram_budget=1e-6).fit(X, Y)
-    with pytest.raises(BudgetError, match="20 landmarks"):
+    with pytest.raises(BudgetError, match="20 inducing tokens"):
         laplace(gram_budget=1e-6, n_inducing=20).fit(X, Y)
 
 

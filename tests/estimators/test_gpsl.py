@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ from seqfield.errors import (
     ModelFileError,
     SeqfieldError,
 )
-from seqfield.estimators import gpsl
+from seqfield.estimators import _descent, gpsl
+from seqfield.functions import neighbour
 from seqfield.kernels import RBF, Linear
 from seqfield.labels import Targets
 from seqfield.linalg.thin import thin_root
@@ -178,10 +181,10 @@ def test_landmarks_are_for_kernels_of_high_rank():
 
 
 @pytest.mark.parametrize("inducing", ["pivoted", "random"])
-def test_all_tokens_as_landmarks_are_the_exact_posterior(landmarks):
+def test_all_tokens_as_landmarks_are_the_exact_posterior(inducing):
     settings = {"amplitude": "fixed", "tol": 1e-11, "max_iter": 500}
     exact = make(RBF(0.7), **settings).fit(X, Y)
-    model = make(RBF(0.7), n_inducing=len(STACKED), inducing=landmarks, **settings).fit(X, Y)
+    model = make(RBF(0.7), n_inducing=len(STACKED), inducing=inducing, **settings).fit(X, Y)
     assert model.n_kept_ == exact.n_kept_ == len(STACKED)
     assert model.bound_ == pytest.approx(exact.bound_, rel=1e-6)
     for tokens in (X, NEW):
@@ -616,7 +619,7 @@ def test_sweeps_that_are_not_enough():
 
 def test_probabilities_that_do_not_settle(monkeypatch):
     model = make().fit(X, Y)
-    monkeypatch.setattr(gpsl, "ROUNDS", 1 - max(map(len, NEW)))
+    monkeypatch.setattr(neighbour, "ROUNDS", 1 - max(map(len, NEW)))
     with pytest.warns(ConvergenceWarning, match=r"did not settle in 1 rounds.*fewer offsets"):
         p = probabilities(model, NEW)
     np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-12)
@@ -713,7 +716,7 @@ def test_damaged_arrays_are_refused(name, models, tmp_path):
     header, arrays = read_model(path)
     tried = set()
     for key, array in arrays.items():
-        if not key.startswith("model/"):
+        if not key.startswith("function/"):
             continue
         for what, bad in damaged(key, array).items():
             changed = {k: v for k, v in arrays.items() if k != key or bad is not None}
@@ -724,8 +727,8 @@ def test_damaged_arrays_are_refused(name, models, tmp_path):
                 pytest.fail(f"{key} {what}: {sf.load(path)}")
             tried.add((key, what))
     if name != "no offsets":
-        assert ("model/posterior/step_variances", "negative") in tried
-    assert ("model/posterior/amplitudes", "negative") in tried
+        assert ("function/step_variances", "negative") in tried
+    assert ("function/amplitudes", "negative") in tried
 
 
 def test_damaged_headers_are_refused_or_harmless(models, tmp_path):
@@ -733,7 +736,7 @@ def test_damaged_headers_are_refused_or_harmless(models, tmp_path):
     models["plain"].save(path)
     header, arrays = read_model(path)
     refused = 0
-    for place in places(header["model"], ("model",)):
+    for place in places(header["function"], ("function",)):
         for value in (None, "x", -1, [], 0, 1.5):
             forge(path, replaced(header, place, value), arrays)
             try:
@@ -762,7 +765,7 @@ BAD = {
     "offset NaN": ({"offsets": (float("nan"),)}, "offsets must be a whole number"),
     "unknown amplitude": ({"amplitude": "magic"}, "amplitude must be one of .*'magic'"),
     "no amplitude": ({"amplitude": None}, "amplitude must be one of"),
-    "unknown landmarks": ({"inducing": "magic"}, "landmarks must be one of .*'magic'"),
+    "unknown landmarks": ({"inducing": "magic"}, "inducing must be one of .*'magic'"),
     "no landmarks": ({"n_inducing": 0}, "n_inducing must be"),
     "half a landmark": ({"n_inducing": 2.5}, "n_inducing must be"),
     "text landmarks": ({"n_inducing": "5"}, "n_inducing must be"),
@@ -817,7 +820,7 @@ def test_a_budget_error_names_only_arguments_that_exist():
 
 def test_edge_features_are_refused():
     edged = sf.Sequences(STACKED, OFFSETS, np.ones((len(STACKED), 1)))
-    with pytest.raises(SeqfieldError, match="GPSL has no use for edge features"):
+    with pytest.raises(SeqfieldError, match="GPSL cannot use edge features"):
         make().fit(edged, Y)
     with pytest.raises(SeqfieldError, match="edge"):
         make().fit(X, Y).predict(edged)
@@ -833,9 +836,12 @@ def test_a_failed_fit_leaves_the_model_as_it_was():
 
 def test_progress_shows_the_bound(monkeypatch):
     told = []
-    seen = lambda self, step: told.append(shown(self, step)) or told[-1]  # noqa: E731
-    shown = sf.GPSL._shown
-    monkeypatch.setattr(sf.GPSL, "_shown", seen)
+
+    @contextmanager
+    def recorded(what, total, *, show):
+        yield lambda done, text: told.append(text)
+
+    monkeypatch.setattr(_descent, "progress", recorded)
     model = make(max_iter=3).fit(X, Y)
     assert told[-1] == f"bound {model.bound_:.6g}"
 
@@ -850,9 +856,10 @@ def chain_model(**wanted):
 def test_labels_of_the_chain_given_their_neighbours_are_those_of_the_model():
     model = chain_model()
     both = 0.5 * (model.steps_[0] + model.steps_[1].T)
-    model.steps_ = np.stack([both, both.T])  # what the two sides say of a pair is the same
+    # what the two sides say of a pair is the same
+    model.function_ = replace(model.function_, steps=np.stack([both, both.T]))
     x = max(NEW, key=len)
-    scores = model._scores(model.encode([x]))
+    [scores] = model.distribution([x]).joint.draws
     found = enumerate_labellings(scores)
     [means] = model.latent([x]).means
     of = {tuple(row): p for row, p in zip(found.labels.tolist(), found.probabilities, strict=True)}
@@ -968,14 +975,14 @@ def test_an_unfitted_model_has_no_kernel():
 
 def test_moments_take_no_rounds_by_the_chain(monkeypatch):
     model = make(inference="chain").fit(X, Y)
-    monkeypatch.setattr(gpsl, "refine", None)
+    monkeypatch.setattr(neighbour, "refine", None)
     latent = model.latent(NEW)
     assert latent.n_rounds == 0
     assert len(latent.means) == len(NEW)
 
 
 def test_what_does_not_settle_is_told_of_the_chain_if_there_is_one(monkeypatch):
-    monkeypatch.setattr(gpsl, "ROUNDS", 1 - max(map(len, NEW)))
+    monkeypatch.setattr(neighbour, "ROUNDS", 1 - max(map(len, NEW)))
     for offsets, advice in (((1, -1), "Use inference='chain' or fewer"), ((-1, 2), "Use fewer")):
         model = make(offsets=offsets).fit(X, Y)
         with pytest.warns(ConvergenceWarning, match=advice) as caught:

@@ -73,7 +73,7 @@ def probabilities(model, X):
 def scores_by_hand(model, x, part=0):
     """Scores (draws, T, S) of one sequence, or of a part of it: what is known of each draw at x,
     and a draw of what is not, with the model's own random numbers."""
-    z, a = model._functions[0].tokens, model._functions[0].coefficients
+    z, a = model.function_.span.tokens, model.function_.span.coefficients
     s, k = len(model.classes_), len(model.function_.steps) - 1
     across = rbf(x, z)
     values = across @ a[:, s:]
@@ -100,7 +100,7 @@ def test_predictions_are_averages_over_draws(model):
         logs = [chain.log_prob(scores, np.zeros(len(x), int))[0] for scores in each]
         assert log_p == pytest.approx(logsumexp(logs) - np.log(8), rel=1e-6)
     # what draws leave open matters here
-    values = model._functions[0].values(np.vstack(NEW))[:, 3:].reshape(-1, 8, 3)
+    values = model.function_.span.values(np.vstack(NEW))[:, 3:].reshape(-1, 8, 3)
     node = np.concatenate([scores_by_hand(model, x) for x in NEW], axis=1).transpose(1, 0, 2)
     assert np.abs(values - node).max() > 0.5
 
@@ -128,10 +128,10 @@ def test_mean_transitions(model):
     np.testing.assert_allclose(
         model.transitions_, model.function_.steps[1:].mean(axis=0), rtol=1e-12
     )
-    a = model._functions[0].coefficients
+    a = model.function_.span.coefficients
     np.testing.assert_allclose(a[:, :3], a[:, 3:].reshape(len(a), 8, 3).mean(axis=1), atol=1e-10)
     free = make(transitions=False).fit(X, Y)
-    assert not free._steps.any()
+    assert not free.function_.steps.any()
 
 
 # --- what draws leave open ---------------------------------------------------------------------
@@ -262,13 +262,13 @@ def test_blocks_of_sequences_change_nothing(model, drawn, monkeypatch):
     calls = {
         "predict": lambda: model.predict(X1),
         "posterior": lambda: model.predict(X1, decoding="posterior"),
-        "nbest": lambda: model.distribution(X1).nbest(3),
+        "nbest": lambda: [row for part in model.distributions(X1) for row in part.nbest(3)],
         "score": lambda: model.score(X1, y1),
     }
     plain = {name: call() for name, call in calls.items()}
     p, log_p = probabilities(model, X1), model.log_likelihood(X1, y1)
     monkeypatch.setattr(_base, "DRAWN", drawn)
-    assert len(list(model._blocks(model.encode(X1)))) > 1
+    assert len(list(model.distributions(X1))) > 1
     assert calls["predict"]() == plain["predict"]
     assert calls["posterior"]() == plain["posterior"]
     assert calls["score"]() == plain["score"]
@@ -283,9 +283,15 @@ def test_samples_in_blocks(model, monkeypatch):
     """They follow p(y | x) of each sequence, and go by the seed."""
     monkeypatch.setattr(_base, "DRAWN", 1)
     n, X1 = 3000, [NEW[0][:2], NEW[1][:2]]
-    drawn = model.distribution(X1).sample(n, random_state=0)
-    assert drawn == model.distribution(X1).sample(n, random_state=0)
-    assert drawn != model.distribution(X1).sample(n, random_state=1)
+
+    def sampled(seed):
+        generator, blocks = np.random.default_rng(seed), list(model.distributions(X1))
+        assert len(blocks) == 2
+        return [row for said in blocks for row in said.sample(n, random_state=generator)]
+
+    drawn = sampled(0)
+    assert drawn == sampled(0)
+    assert drawn != sampled(1)
     labels = model.classes_.tolist()
     for x, rows in zip(X1, drawn, strict=True):
         every = [list(y) for y in product(labels, repeat=2)]
@@ -310,7 +316,7 @@ def test_a_generator_may_be_given_for_samples(model):
 
 def draws_of(model, X, n_chains):
     """Probabilities of the first label by each draw (chains, draws of each, N)."""
-    each = [chain.marginals(scores).node[:, 0] for scores in model._draws(model.encode(X))]
+    each = [chain.marginals(scores).node[:, 0] for scores in model.function_.draws(model.encode(X))]
     return np.array(each).reshape(-1, n_chains, len(each[0])).transpose(1, 0, 2)
 
 
@@ -353,7 +359,7 @@ def test_without_data_draws_are_those_of_the_prior(sampler):
     rest = {"n_chains": 4, "n_samples": 10**6, "burn_in": 0.1, "eta": 3.0, "n_steps": steps}
     model = make(0.5 * RBF(1.5), sampler=sampler, **rest)
     model.fit(X[:3], Y[:3], sample_weight=np.full(3, 1e-9))
-    scores = model._draws(model.encode(X[:1]))
+    scores = model.function_.draws(model.encode(X[:1]))
     for drawn, variance in (
         (np.array([one.edge.ravel() for one in scores]), 3.0),
         (np.array([one.node[0] for one in scores]), 0.5),
@@ -384,7 +390,7 @@ def test_probabilities_of_three_tokens(transitions):
     found = probabilities(model, new)[:, 0]
     assert (np.abs(found - want) < 4.5 * spread).all()
     # without what the draws leave open it would not be so
-    values = model._functions[0].values(np.vstack(new))[:, 2:].reshape(2, -1, 2)
+    values = model.function_.span.values(np.vstack(new))[:, 2:].reshape(2, -1, 2)
     known = [
         ChainScores(f, steps, offsets_of([len(x) for x in new]))
         for f, steps in zip(values.transpose(1, 0, 2), model.function_.steps[1:], strict=True)
@@ -424,7 +430,7 @@ def ranks_at_new_tokens(kernels, variances, n):
         model.fit(np.split(x[:20], 10), y)
         for row, variance in zip(out, variances, strict=True):
             model.function_.remainder.variance = variance
-            drawn = model._draws(model.encode([new]))
+            drawn = model.function_.draws(model.encode([new]))
             told = np.array([told_of(scores.node, scores.edge) for scores in drawn])
             row[k] = ((told < truth).sum(axis=0) + 0.5) / (len(told) + 1)
     return out
@@ -490,7 +496,7 @@ def test_landmarks():
     drawn = make(n_inducing=5, inducing="random").fit(X, Y)
     assert not np.allclose(probabilities(model, NEW), probabilities(drawn, NEW))
     # what is open given the landmarks, not given all tokens
-    z = model._functions[0].tokens
+    z = model.function_.span.tokens
     np.testing.assert_allclose(
         model.function_.remainder.covariance(Z),
         rbf(Z, Z) - rbf(Z, z) @ np.linalg.solve(rbf(z, z), rbf(z, Z)),
@@ -636,8 +642,10 @@ def test_diagnostics(sampler):
     assert model.transitions_.shape == (3, 3)
     assert model.n_tokens_ == model.n_kept_ == len(Z)
     assert model.kernel_ == RBF(1.5) or repr(model.kernel_) == repr(RBF(1.5))
-    for name in ("theta_", "_architecture", "_basis", "_tokens"):
-        assert not hasattr(model, name)
+    # nothing of the training is left
+    names = set(vars(model)) - set(model.get_params())
+    assert all(re.fullmatch(r"[a-z]\w*_", name) for name in names)
+    assert "theta_" not in names
 
 
 def test_numbers_of_draws():
@@ -761,9 +769,9 @@ def test_progress(monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"sampler": "gibbs"}, "sampler must be one of 'ess', 'hmc', 'nuts', got 'gibbs'"),
-        ({"inducing": "best"}, "landmarks must be one of"),
-        ({"n_steps": 3}, "n_steps must be a whole number of at least 4, got 3"),
+        ({"sampler": "gibbs"}, "sampler must be one of 'hmc', 'nuts', 'ess', got 'gibbs'"),
+        ({"inducing": "best"}, "inducing must be one of"),
+        ({"n_steps": 3}, "n_steps must be a whole number of at least 4, or None, got 3"),
         ({"n_steps": 10.5}, "n_steps must be"),
         ({"n_steps": "many"}, "n_steps must be"),
         ({"burn_in": 1}, "burn_in must be a number from 0 to 0.99, got 1"),
@@ -791,7 +799,7 @@ def test_bad_arguments_are_told_before_anything_is_done(monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(sf.GPStruct, "_prepare", never)
+    monkeypatch.setattr(sf.GPStruct, "_learn", never)
     for wanted in ({"sampler": "x"}, {"n_steps": 1}, {"burn_in": 2}, {"n_chains": -1}):
         with pytest.raises(InputError):
             make(**wanted).fit(X, Y)
@@ -803,7 +811,7 @@ def test_a_budget_that_is_too_small():
     with pytest.raises(BudgetError, match=rf"{n} x {n}.*n_inducing=.*gram_budget="):
         make(gram_budget=0.99 * need).fit(X, Y)
     make(gram_budget=1.01 * need).fit(X, Y)
-    with pytest.raises(BudgetError, match=r"landmarks need.*gram_budget="):
+    with pytest.raises(BudgetError, match=r"inducing tokens need.*gram_budget="):
         make(gram_budget=1e-9, n_inducing=4).fit(X, Y)
 
 
@@ -930,7 +938,7 @@ def test_files_of_older_versions_have_no_counts(model, tmp_path):
     path = tmp_path / "model.sf"
     model.save(path)
     header, arrays = read_model(path)
-    del header["model"]["counts"]
+    del header["facts"]["n_iter_"], header["facts"]["n_evaluations_"]
     forge(path, header, arrays)
     again = sf.load(path)
     assert not hasattr(again, "n_iter_")
@@ -943,26 +951,28 @@ def test_files_that_are_damaged(model, tmp_path):
     path = tmp_path / "model.sf"
     model.save(path)
     header, arrays = read_model(path)
-    told = header["model"]["remainder"]
+    told = header["function"]["remainder"]
     damage = [told | {"seed": bad} for bad in (-1, "x", 1.5, None)]
     damage += [told | {"variance": bad} for bad in (-1.0, "x", None)]
     for bad in (*damage, {}, None, 3):
-        forge(path, header | {"model": header["model"] | {"remainder": bad}}, arrays)
+        forge(path, header | {"function": header["function"] | {"remainder": bad}}, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
-    for bad in ({"n_iter_": -1}, {"n_iter_": "x"}, {"n_evaluations_": 1.5}, {"fit": 1}, None, 3):
-        forge(path, header | {"model": header["model"] | {"counts": bad}}, arrays)
+    facts = header["facts"]
+    damage = [{"n_iter_": -1}, {"n_iter_": "x"}, {"n_evaluations_": 1.5}, {"fit": 1}]
+    for bad in (*(facts | one for one in damage), None, 3):
+        forge(path, header | {"facts": bad}, arrays)
         with pytest.raises(ModelFileError):
             sf.load(path)
-    steps = arrays["model/steps"]
+    steps = arrays["function/steps"]
     wrong = {"NaN": steps * np.nan, "no draws": steps[:1], "other": steps[:4], "flat": steps[0]}
     for bad in wrong.values():
-        forge(path, header, arrays | {"model/steps": np.ascontiguousarray(bad)})
+        forge(path, header, arrays | {"function/steps": np.ascontiguousarray(bad)})
         with pytest.raises(ModelFileError):
             sf.load(path)
     # one estimate alone fits its function, but there is nothing to average over
-    one = arrays["model/function0/coefficients"][:, :3]
-    few = {"model/steps": steps[:1].copy(), "model/function0/coefficients": one.copy()}
+    one = arrays["function/function0/coefficients"][:, :3]
+    few = {"function/steps": steps[:1].copy(), "function/function0/coefficients": one.copy()}
     forge(path, header, arrays | few)
     with pytest.raises(ModelFileError, match="no posterior draws"):
         sf.load(path)
@@ -988,7 +998,7 @@ def test_chains_on_a_device():
 def test_more_chains_than_the_device_has_memory_for(monkeypatch):
     device_slice = pytest.importorskip("seqfield.samplers.device_slice")
     many = make(engine="jax", sampler="ess", n_chains=10**9, n_samples=4)
-    what = rf"1000000000 chains .* {len(Z)} .*need at least \d.* GiB, .*lower n_chains, set n_land"
+    what = rf"1000000000 chains .* {len(Z)} .*need at least \d.* GiB, .*lower n_chains, set n_ind"
     with pytest.raises(BudgetError, match=what):
         many.fit(X, Y)
 

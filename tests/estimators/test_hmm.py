@@ -175,7 +175,7 @@ def test_posterior_against_enumeration_of_the_joint(kind):
         got = model.log_likelihood([x], [row])[0]
         assert got == pytest.approx(np.log(p[found.index(row)]), rel=1e-9, abs=1e-12)
         assert model.predict([x])[0] == found[int(np.argmax(joint))]
-        scores = enumerate_labellings(model._scores(sf.Sequences(x)))
+        scores = enumerate_labellings(model.function_.scores(sf.Sequences(x)))
         np.testing.assert_allclose(scores.scores, joint, rtol=1e-11, atol=1e-11)
 
 
@@ -554,16 +554,16 @@ def test_files_keep_what_is_forbidden(kind, tmp_path):
 
 
 def damages(kind):
-    yield "model/start", lambda a: a[:-1]
-    yield "model/end", lambda a: a[:, None]
-    yield "model/transitions", lambda a: a[:1]
-    yield "model/transitions", lambda a: a * np.nan
+    yield "function/start", lambda a: a[:-1]
+    yield "function/end", lambda a: a[:, None]
+    yield "function/pairs", lambda a: a[:1]
+    yield "function/pairs", lambda a: a * np.nan
     for name in ["log_emission"] if kind == "multinomial" else ["means", "variances"]:
-        yield f"model/{name}", lambda a: a[1:]
-        yield f"model/{name}", lambda a: a.T
-        yield f"model/{name}", lambda a: None
+        yield f"function/{name}", lambda a: a[1:]
+        yield f"function/{name}", lambda a: a.T
+        yield f"function/{name}", lambda a: None
     if kind == "gaussian":
-        yield "model/variances", lambda a: a * 0.0
+        yield "function/variances", lambda a: a * 0.0
 
 
 @both
@@ -579,7 +579,7 @@ def test_damaged_files(kind, tmp_path):
         with pytest.raises(ModelFileError, match="damaged"):
             sf.load(path)
     for emission in ("poisson", None, ["gaussian"]):
-        forge(path, header | {"model": {"emission": emission}}, arrays)
+        forge(path, header | {"function": header["function"] | {"emission": emission}}, arrays)
         with pytest.raises(ModelFileError, match="damaged"):
             sf.load(path)
     forge(path, header, arrays)

@@ -55,7 +55,7 @@ WEIGHTS = np.array([0.7, 1.6, 1.0, 0.5, 1.3])
 
 
 def scores(model, X=X):
-    found = model._scores(model.encode(X))
+    found = model.function_.scores(model.encode(X))
     return np.vstack([found.node, found.edge.reshape(-1, found.node.shape[1])])
 
 
@@ -240,11 +240,11 @@ def test_single_precision_is_close():
 
 
 @pytest.mark.parametrize("inducing", ["pivoted", "random"])
-def test_all_tokens_as_landmarks_are_the_whole_model(landmarks):
+def test_all_tokens_as_inducing_tokens_are_the_whole_model(inducing):
     whole = make(RBF(1.5), C=2.0, **TIGHT).fit(X, Y)
-    model = make(RBF(1.5), C=2.0, n_inducing=50, inducing=landmarks, **TIGHT).fit(X, Y)
+    model = make(RBF(1.5), C=2.0, n_inducing=50, inducing=inducing, **TIGHT).fit(X, Y)
     same(model, whole)
-    some = make(RBF(1.5), C=2.0, n_inducing=3, inducing=landmarks, **TIGHT).fit(X, Y)
+    some = make(RBF(1.5), C=2.0, n_inducing=3, inducing=inducing, **TIGHT).fit(X, Y)
     assert some.n_kept_ == 3
     assert some.objective_ > whole.objective_ * 1.001  # fewer functions to choose from
 
@@ -391,9 +391,10 @@ def test_too_many_slacks_name_the_users_sequence(monkeypatch):
 
 def test_scores_are_not_probabilities():
     model = make().fit(X, Y)
-    for ask in (model.predict_proba, model.predict_nbest, model.sample):
+    said = model.distribution(X)
+    for ask in (lambda: model.predict_proba(X), said.marginals, said.nbest, said.sample):
         with pytest.raises(CapabilityError, match=r"HMSVM.*calibrate=True"):
-            ask(X)
+            ask()
 
 
 @pytest.mark.parametrize("kernel", ["linear", RBF(1.5)])

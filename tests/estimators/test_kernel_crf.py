@@ -16,6 +16,8 @@ from seqfield.errors import (
     ModelFileError,
     SeqfieldError,
 )
+from seqfield.estimators import kernel_crf
+from seqfield.estimators._descent import split, watched
 from seqfield.kernels import RBF, Graph, Linear, Polynomial, Precomputed
 from seqfield.persist import read_model
 
@@ -87,7 +89,7 @@ def test_cliques_are_the_model(case):
     model = fitted(case)
     for x in (X, NEW):
         node, edge = scores(model, x)
-        found = model._scores(model.encode(x))
+        found = model.function_.scores(model.encode(x))
         np.testing.assert_allclose(found.node, node, atol=1e-9)
         want = edge if model.cliques == "vertex+edge" else edge[0]
         np.testing.assert_allclose(found.edge, want, atol=1e-9)
@@ -209,46 +211,54 @@ def noisy(seed=0):
     return X, [[v if rng.random() < 0.7 else NAMES[rng.integers(3)] for v in row] for row in y]
 
 
-class Recording(sf.KernelCRF):
-    """Remembers what early stopping saw."""
+@pytest.fixture
+def seen(monkeypatch):
+    """What early stopping saw, round by round."""
+    values = []
 
-    def _merit(self, held):
-        merit, self.seen = super()._merit(held), []
+    def watching(lesson, settings, rng, merit):
+        def recording(held):
+            measure = merit(held)
 
-        def call(theta):
-            self.seen.append(merit(theta))
-            return self.seen[-1]
+            def call(theta):
+                values.append(measure(theta))
+                return values[-1]
 
-        return call
+            return call
+
+        return watched(lesson, settings, rng, recording)
+
+    monkeypatch.setattr(kernel_crf, "watched", watching)
+    return values
 
 
 @pytest.mark.parametrize("kernel", [RBF(1.0), [RBF(1.0), Linear()]], ids=["one", "two"])
 @pytest.mark.parametrize("cliques", ["vertex", "vertex+edge"])
 @pytest.mark.parametrize("patience", [4, 1000])
-def test_early_stopping_keeps_the_best_round(patience, cliques, kernel):
+def test_early_stopping_keeps_the_best_round(patience, cliques, kernel, seen):
     x, y = noisy()
-    model = Recording(
+    model = sf.KernelCRF(
         kernel, cliques=cliques, early_stopping=True, validation_fraction=0.3, random_state=0
     )
     model.set_params(patience=patience, n_cliques=60, c2=0.3, n_jobs=1).fit(x, y)
-    _, held = model._split(len(x))
+    _, held = split(len(x), 0.3, np.random.RandomState(0))
     assert len(held) == 9
-    best = int(np.argmin(model.seen)) + 1
-    assert 1 < best < model.n_iter_ == len(model.seen)
+    best = int(np.argmin(seen)) + 1
+    assert 1 < best < model.n_iter_ == len(seen)
     assert model.best_iter_ == best == len(model.path_)
     if patience == 4:
         assert model.n_iter_ == best + 4
     assert len(model.cliques_) == model.path_[-1].n_atoms
     # it is that round's function
     loss = -model.log_likelihood([x[i] for i in held], [y[i] for i in held]).sum()
-    assert loss == pytest.approx(model.seen[best - 1], rel=1e-9)
+    assert loss == pytest.approx(seen[best - 1], rel=1e-9)
 
 
 def test_early_stopping_tells_the_risk_of_the_training_part():
     x, y = noisy()
     model = make(RBF(0.3), early_stopping=True, patience=2, c2=0.01, random_state=0, n_cliques=50)
     model.fit(x, y)
-    train, _ = model._split(len(x))
+    train, _ = split(len(x), 0.1, np.random.RandomState(0))
     assert model.best_iter_ < model.n_iter_ < 50
     loss = -model.log_likelihood([x[i] for i in train], [y[i] for i in train]).sum()
     assert model.path_[-1].loss == pytest.approx(loss, rel=1e-8)
@@ -288,7 +298,7 @@ def test_save_and_load(name, tmp_path):
     np.testing.assert_array_equal(again.transitions_, model.transitions_)
     assert (again.n_kept_, again.n_tokens_) == (model.n_kept_, model.n_tokens_)
     assert repr(again.kernel_) == repr(model.kernel_)
-    assert isinstance(again._scores(again.encode(x)), ChainScores)
+    assert isinstance(again.function_.scores(again.encode(x)), ChainScores)
     refit = clone(again).fit(x, Y)
     np.testing.assert_allclose(probabilities(refit, x), probabilities(model, x), atol=1e-6)
     again.save(tmp_path / "again.sf")
@@ -303,26 +313,28 @@ def test_a_model_with_a_function_cannot_be_saved(tmp_path):
 
 
 DAMAGE = {
-    "no transitions": lambda h, a: a.pop("model/steps"),
-    "short transitions": lambda h, a: a.update({"model/steps": a["model/steps"][:, :2]}),
-    "no draws": lambda h, a: a.update({"model/steps": a["model/steps"][:0]}),
-    "several draws": lambda h, a: a.update({"model/steps": np.repeat(a["model/steps"], 2, 0)}),
-    "NaN": lambda h, a: a["model/steps"].__setitem__((0, 0, 0), np.nan),
-    "NaN coefficient": lambda h, a: a["model/function1/coefficients"].__setitem__((0, 0), np.nan),
+    "no transitions": lambda h, a: a.pop("function/steps"),
+    "short transitions": lambda h, a: a.update({"function/steps": a["function/steps"][:, :2]}),
+    "no draws": lambda h, a: a.update({"function/steps": a["function/steps"][:0]}),
+    "several draws": lambda h, a: a.update({"function/steps": np.stack([a["function/steps"]] * 2)}),
+    "NaN": lambda h, a: a["function/steps"].__setitem__((0, 0), np.nan),
+    "NaN coefficient": lambda h, a: a["function/function1/coefficients"].__setitem__(
+        (0, 0), np.nan
+    ),
     "fewer tokens": lambda h, a: a.update(
-        {"model/function0/tokens/data": a["model/function0/tokens/data"][1:]}
+        {"function/function0/tokens/data": a["function/function0/tokens/data"][1:]}
     ),
-    "no tokens": lambda h, a: a.pop("model/function0/tokens/data"),
+    "no tokens": lambda h, a: a.pop("function/function0/tokens/data"),
     "other columns": lambda h, a: a.update(
-        {"model/function0/coefficients": a["model/function0/coefficients"][:, :3]}
+        {"function/function0/coefficients": a["function/function0/coefficients"][:, :3]}
     ),
-    "vertex model": lambda h, a: h["model"].update(edges=False),
-    "one kernel": lambda h, a: h["model"]["kernels"].pop(),
-    "no functions": lambda h, a: h["model"].update(kernels=[], functions=[]),
-    "unknown kernel": lambda h, a: h["model"]["kernels"][0].update({"class": "Magic"}),
-    "bad kernel": lambda h, a: h["model"]["kernels"][0]["own"].update(length_scale=-1.0),
-    "number of tokens": lambda h, a: h["model"].update(tokens="many"),
-    "no header": lambda h, a: h.pop("model"),
+    "vertex model": lambda h, a: h["function"].update(edges=False),
+    "one kernel": lambda h, a: h["function"]["kernels"].pop(),
+    "no functions": lambda h, a: h["function"].update(kernels=[], functions=[]),
+    "unknown kernel": lambda h, a: h["function"]["kernels"][0].update({"class": "Magic"}),
+    "bad kernel": lambda h, a: h["function"]["kernels"][0]["own"].update(length_scale=-1.0),
+    "number of tokens": lambda h, a: h["facts"].update(n_tokens_="many"),
+    "no header": lambda h, a: h.pop("function"),
 }
 
 
@@ -401,7 +413,7 @@ def test_no_more_cliques_than_there_are():
 def test_edge_features_are_refused():
     offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
     edged = sf.Sequences(STACKED, offsets, np.ones((len(STACKED), 1)))
-    with pytest.raises(SeqfieldError, match="KernelCRF has no use for edge features"):
+    with pytest.raises(SeqfieldError, match="KernelCRF cannot use edge features"):
         make().fit(edged, Y)
 
 

@@ -111,3 +111,9 @@ def test_scores_are_not_probabilities():
 def test_wrong_arguments_are_named(value):
     with pytest.raises(InputError, match="max_iter"):
         perceptron(max_iter=value).fit(X, Y)
+
+
+@pytest.mark.parametrize("n_jobs", [0, "all"])
+def test_threads_are_checked_even_where_training_uses_one(n_jobs):
+    with pytest.raises(InputError, match="n_jobs"):
+        perceptron(n_jobs=n_jobs).fit(X, Y)

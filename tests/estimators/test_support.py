@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from seqfield.estimators._support import Support, SupportSequence
 
 import seqfield as sf
 from seqfield.kernels import RBF
 from seqfield.labels import is_missing
+from seqfield.solvers.support import Support, SupportSequence
 
 from ..support.margins import MARGINS, SLACKS
 from ..support.sequences import numbers
@@ -151,7 +151,7 @@ def test_the_model_is_the_sum_of_its_support(slack, margin, eta):
     model = make(C=0.5, slack=slack, margin=margin, eta=eta, explicit=False).fit(X, y)
     assert len(model.support_) > 2
     w, steps = rebuilt(model, X, y)
-    found = model._scores(model.encode(X))
+    found = model.function_.scores(model.encode(X))
     np.testing.assert_allclose(found.node, np.vstack(X) @ w, atol=1e-10)
     np.testing.assert_allclose(model.transitions_, eta * steps, atol=1e-10)
 
@@ -180,7 +180,7 @@ def test_sequences_keep_the_users_numbers_and_positions(margin):
             assert label != y[one.sequence][t]
     kept = [i for i in range(12) if weights[i] and y[i] is not None]
     w, steps = rebuilt(model, X, [y[i] if i in kept else [0] * len(x) for i, x in enumerate(X)])
-    found = model._scores(model.encode(X))
+    found = model.function_.scores(model.encode(X))
     np.testing.assert_allclose(found.node, np.vstack(X) @ w, atol=1e-10)
     np.testing.assert_allclose(model.transitions_, steps, atol=1e-10)
 

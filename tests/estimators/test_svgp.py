@@ -95,10 +95,10 @@ def sampled():
 
 
 @pytest.mark.parametrize("solver", ["natural", "adam"])
-def test_probabilities_agree_with_sampling(optimizer, sampled):
+def test_probabilities_agree_with_sampling(solver, sampled):
     """All tokens are inducing tokens: nothing is left but the shape of the posterior."""
     slow = {"n_samples": 4000}
-    model = exact(**slow) if optimizer == "natural" else adam(max_iter=400, n_mc=50, **slow)
+    model = exact(**slow) if solver == "natural" else adam(max_iter=400, n_mc=50, **slow)
     model.fit(TRAIN, LABELS)
     assert model.n_kept_ == len(np.vstack(TRAIN))
     found = probabilities(model, HELD)
@@ -124,7 +124,7 @@ def test_far_from_all_tokens_is_the_prior():
     assert np.abs(p - 1.0 / 3.0).max() < 0.1  # three standard errors of 400 draws
     # each draw of them has a mind of its own
     rows = np.array(
-        [draw.node[0] for draw in model._draws(model.encode([np.full((1, 3), 1e3)], None))]
+        [draw.node[0] for draw in model.function_.draws(model.encode([np.full((1, 3), 1e3)]))]
     )
     assert rows.std() == pytest.approx(2.0, rel=0.15)
 
@@ -142,7 +142,7 @@ def test_latent_means_are_those_of_the_draws():
     assert (np.abs(steps.mean(axis=0) - model.transitions_) < 4.5 * error).all()
     assert steps.std(axis=0).min() > 0.1
     # at inducing tokens nothing but the posterior is random: less than the prior, and not nothing
-    spread = np.stack([one.node for one in model._draws(model.encode(TRAIN, None))]).std(axis=0)
+    spread = np.stack([one.node for one in model.function_.draws(model.encode(TRAIN))]).std(axis=0)
     assert 0.2 < spread.min() < spread.max() < 1.05
 
 
@@ -245,7 +245,7 @@ def test_what_a_function_must_return():
     for returned, message in (
         (lambda F, T, labels: np.zeros(3), "one number for each of 4 draws"),
         (lambda F, T, labels: np.full(len(F), np.nan), "not finite"),
-        (lambda F, T, labels: [[1.0], [1.0, 2.0]], "no array"),
+        (lambda F, T, labels: [[1.0], [1.0, 2.0]], "must return an array of numbers"),
     ):
         model = make(likelihood=returned, gradient="score", classes=["L0", "L1", "L2"])
         with pytest.raises(InputError, match=message):
@@ -321,8 +321,8 @@ def test_minibatches():
 
 @pytest.mark.parametrize("wanted", [{"transitions": False}, {"eta": 0.0}], ids=str)
 def test_without_transitions(wanted):
-    for optimizer in ("natural", "adam"):
-        model = make(solver=optimizer, **wanted).fit(X, Y)
+    for solver in ("natural", "adam"):
+        model = make(solver=solver, **wanted).fit(X, Y)
         assert not model.transitions_.any()
         assert not model.function_.steps.any()
     assert make().fit(X, Y).transitions_.any()
@@ -368,8 +368,8 @@ def test_probabilities_from_missing_labels_agree_with_sampling():
 def test_a_missing_label_is_a_set_of_all_labels():
     y = hide(LABELS, 0.2)
     sets = [[{0, 1} if k is None else k for k in row] for row in y]
-    for optimizer in ("natural", "adam"):
-        given = {"max_iter": 10, "solver": optimizer, "classes": [0, 1]}
+    for solver in ("natural", "adam"):
+        given = {"max_iter": 10, "solver": solver, "classes": [0, 1]}
         a, b = exact(**given).fit(TRAIN, y), exact(**given).fit(TRAIN, sets)
         np.testing.assert_allclose(a.bounds_, b.bounds_, rtol=1e-9)
 
@@ -395,9 +395,9 @@ def test_a_sequence_without_labels_is_no_reason_for_adam():
 
 
 @pytest.mark.parametrize("solver", ["natural", "adam"])
-def test_candidate_sets(optimizer):
+def test_candidate_sets(solver):
     y = [[{"L0", "L1"} if k == "L0" else k for k in row] for row in Y]
-    model = make(classes=["L0", "L1", "L2"], max_iter=30, solver=optimizer).fit(X, y)
+    model = make(classes=["L0", "L1", "L2"], max_iter=30, solver=solver).fit(X, y)
     assert np.isfinite(model.bounds_).all()
     # label 0 is never told, but its rival is
     p = probabilities(model, X)
@@ -420,7 +420,7 @@ def test_weights_of_sequences():
 
 
 def tokens_of(model):
-    return model._functions[0].tokens
+    return model.function_.span.tokens
 
 
 @pytest.mark.parametrize("inducing", ["pivoted", "kmeans"])
@@ -447,7 +447,6 @@ def test_equal_tokens_are_one_inducing_token():
     rounded = [np.round(x) for x in X]
     model = make(n_inducing=500).fit(rounded, Y)
     assert model.n_kept_ == len(np.unique(np.vstack(rounded), axis=0)) < len(STACKED)
-    assert model.n_tokens_ == len(STACKED)
     assert np.isfinite(model.bounds_).all()
 
 
@@ -497,7 +496,7 @@ def test_bounds_are_recorded():
     assert model.bounds_.shape == (6,)
     assert model.n_iter_ == 6
     assert model.bound_ == model.bounds_[-1] == -model.objective_
-    assert model.n_tokens_ == len(STACKED)
+    assert not hasattr(model, "n_tokens_")  # telling equal tokens apart would take a copy of x
     assert model.n_samples_ == 16
     assert not hasattr(model, "theta_")
     assert not hasattr(model, "_architecture")
@@ -660,7 +659,7 @@ def test_save_and_load(name, tmp_path):
     assert again.predict(NEW) == model.predict(NEW)
     np.testing.assert_array_equal(again.log_likelihood(X, Y), model.log_likelihood(X, Y))
     np.testing.assert_array_equal(again.transitions_, model.transitions_)
-    for attribute in ("bound_", "n_kept_", "n_tokens_", "n_samples_"):
+    for attribute in ("bound_", "n_kept_", "n_samples_"):
         assert getattr(again, attribute) == getattr(model, attribute)
     assert repr(again.kernel_) == repr(model.kernel_)
     assert not hasattr(again, "bounds_")
@@ -674,7 +673,7 @@ def test_a_function_of_the_user_is_in_no_file(tmp_path):
     model = make(
         likelihood=chain_log_likelihood, gradient="score", classes=["L0", "L1", "L2"], max_iter=2
     ).fit(X, Y)
-    message = r"likelihood is a function, which .* set_params\(likelihood='chain'\)"
+    message = r"likelihood is a function or .*, which .* set_params\(likelihood='chain'\)"
     with pytest.raises(ModelFileError, match=message):
         model.save(tmp_path / "m.sf")
     assert list(tmp_path.iterdir()) == []
@@ -696,7 +695,7 @@ REFUSED = {
     "unknown likelihood": ({"likelihood": "tree"}, InputError, "likelihood must be .*'tree'"),
     "likelihood a number": ({"likelihood": 3}, InputError, "likelihood must be .*got 3"),
     "unknown gradient": ({"gradient": "exact"}, InputError, "gradient must be .*'exact'"),
-    "unknown optimizer": ({"solver": "sgd"}, InputError, "optimizer must be .*'sgd'"),
+    "unknown solver": ({"solver": "sgd"}, InputError, "solver must be .*'sgd'"),
     "unknown inducing": ({"inducing": "grid"}, InputError, "inducing must be .*'grid'"),
     "function with derivatives": (
         FUNCTION | {"gradient": "reparam"},
@@ -783,9 +782,9 @@ def distant(a, b):
 
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 @pytest.mark.parametrize("n", [2, 5])
-def test_kernels_that_are_indefinite_away_from_inducing_tokens(n, optimizer):
+def test_kernels_that_are_indefinite_away_from_inducing_tokens(n, solver):
     with pytest.raises(InputError, match=r"the kernel is not positive semi-definite: .* of -"):
-        make(distant, n_inducing=n, solver=optimizer).fit(GX, GY)
+        make(distant, n_inducing=n, solver=solver).fit(GX, GY)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

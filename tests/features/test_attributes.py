@@ -78,6 +78,7 @@ def check(matrix, names, rows):
     assert matrix.dtype == np.float64 or (matrix.dtype == np.int8 and (matrix.data == 1).all())
 
 
+@pytest.mark.filterwarnings("ignore:min_freq=")
 @given(batches, batches, st.integers(1, 3))
 def test_against_plain_python(train, test, min_freq):
     encoder = Attributes(min_freq=min_freq)

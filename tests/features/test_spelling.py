@@ -92,6 +92,7 @@ def spelt(matrix, names):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:min_freq=")
 @given(
     batches,
     batches,

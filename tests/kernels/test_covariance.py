@@ -39,7 +39,7 @@ FORMS = {
     "pairs": (lambda: Explicit(Polynomial(2).expansion(BINARY), BINARY), Polynomial(2), BINARY),
     "graph": (lambda: Explicit(GRAPH.expansion(DENSE), DENSE), GRAPH, DENSE),
     "inducing": (lambda: LowRank.choose(RBF(1.0), DENSE, N), RBF(1.0), DENSE),
-    "random landmarks": (
+    "random inducing": (
         lambda: LowRank.choose(Polynomial(2), BINARY, N, rng=np.random.default_rng(1)),
         Polynomial(2),
         BINARY,

@@ -578,7 +578,7 @@ def test_damaged_columns(columns):
 
 def test_columns_of_a_file_are_checked_at_use():
     header, arrays = KERNELS.state(Columns(Linear(), [0, 9]))
-    with pytest.raises(InputError, match="column 9 of tokens that have 6"):
+    with pytest.raises(InputError, match="no column 9: tokens have 6"):
         KERNELS.restore(header, arrays)(tokens())
 
 

@@ -170,7 +170,7 @@ METHODS = {
     "hmc": lambda a: Hamiltonian(PLAN),
     "nuts": lambda a: NoUTurn(PLAN),
     "em": lambda a: VariationalEM(max_iter=1, n_jobs=1),
-    "svi": lambda a: StochasticVariational(max_iter=1, n_samples=2),
+    "svi": lambda a: StochasticVariational(max_iter=1, n_mc=2),
 }
 SAMPLERS = (EllipticalSlice, DeviceSlice, Hamiltonian, NoUTurn)
 

@@ -89,15 +89,15 @@ def test_errors_name_the_file(tmp_path):
     model_of("words").save(tmp_path / "m.sf")
     file = File((tmp_path / "m.sf").read_bytes())
     arrays = file.arrays()
-    theta, pairs = arrays["model/theta"], arrays["model/pairs"]
+    theta, pairs = arrays["function/theta"], arrays["function/pairs"]
     path = tmp_path / "bad.sf"
     for data in (
         b"",
         file.bytes(body=file.body[:-1]),
         file.bytes(file.header | {"labels": ["a"]}),
         file.bytes(file.header | {"n_features": 3}),
-        file.with_arrays(arrays | {"model/theta": theta[:-1]}),
-        file.with_arrays(arrays | {"model/pairs": pairs + 10**6}),
+        file.with_arrays(arrays | {"function/theta": theta[:-1]}),
+        file.with_arrays(arrays | {"function/pairs": pairs + 10**6}),
         file.with_arrays(arrays | {"features/node": arrays["features/node"] - 1}),
         file.with_arrays(arrays | {"allowed/start": np.ones(2, np.uint8)}),
     ):
@@ -121,9 +121,9 @@ def test_small_files_cannot_ask_for_much(tmp_path):
 
 
 INDEX_ARRAYS = {
-    "words": ["model/pairs", "model/node.starts", "model/node.columns", "features/node",
+    "words": ["function/pairs", "function/node.starts", "function/node.columns", "features/node",
               "features/ends"],
-    "template": ["model/edge.starts", "model/edge.columns", "features/edge"],
+    "template": ["function/edge.starts", "function/edge.columns", "features/edge"],
     "attributes": ["features/ends", "features/edge_ends"],
 }  # fmt: skip
 
@@ -154,12 +154,12 @@ def test_weights_must_be_finite(value, tmp_path):
     model.save(path)
     before = path.read_bytes()
     model.theta_[3] = value
-    with pytest.raises(ModelFileError, match=r"m\.sf: not saved: model/theta holds NaN"):
+    with pytest.raises(ModelFileError, match=r"m\.sf: not saved: function/theta holds NaN"):
         model.save(path)
     assert path.read_bytes() == before
     file = File(before)
-    path.write_bytes(file.with_arrays(file.arrays() | {"model/theta": model.theta_}))
-    with pytest.raises(ModelFileError, match=r"m\.sf: damaged: model/theta holds NaN"):
+    path.write_bytes(file.with_arrays(file.arrays() | {"function/theta": model.theta_}))
+    with pytest.raises(ModelFileError, match=r"m\.sf: damaged: function/theta holds NaN"):
         sf.load(path)
 
 

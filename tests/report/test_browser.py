@@ -150,7 +150,7 @@ def test_hostile_words_are_words(shown):
 @pytest.mark.parametrize("n_labels", [2, 90])
 def test_other_numbers_of_labels(browser, tmp_path, n_labels):
     judged = invented(30, 4, [f"label{k}" for k in range(n_labels)])
-    content = content_of(judged, judged.gold, None, intervals(judged, 5))
+    content = content_of(judged, judged.gold, intervals(judged, 5))
     write_page({"title": "", **content}, tmp_path / "r.html")
     visit(browser, (tmp_path / "r.html").as_uri())
     quiet(browser)
@@ -354,7 +354,7 @@ def test_ten_thousand_sequences(browser, tmp_path):
     vocabulary = [f"word{k}" for k in range(5000)]
     drawn = np.random.default_rng(0).integers(5000, size=(10_000, 20))
     words = [[vocabulary[k] for k in row] for row in drawn.tolist()]
-    content = content_of(judged, words, None, intervals(judged, 20))
+    content = content_of(judged, words, intervals(judged, 20))
     path = tmp_path / "large.html"
     write_page({"title": "large", **content}, path)
     assert path.stat().st_size < 15e6

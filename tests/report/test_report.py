@@ -258,7 +258,7 @@ def test_an_impossible_gold_label_is_infinitely_surprising():
     scores = intervals(judged, 50)
     assert scores["nll_per_token"].value == math.inf
     assert scores["nll_per_token"].high == math.inf
-    page = embedded(render({"title": "", **content_of(judged, judged.gold, None, scores)}))
+    page = embedded(render({"title": "", **content_of(judged, judged.gold, scores)}))
     assert by_key(page)["nll_per_token"]["value"] == "Infinity"
 
 

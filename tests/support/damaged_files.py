@@ -60,7 +60,7 @@ def fresh(file, path, seen):
     """True the first time that a place of this meaning turns up in any kind of file."""
     own = {
         "features": file.header["features"]["class"],
-        "model": file.header["model"]["node"]["dense"],
+        "function": file.header["function"]["node"]["dense"],
     }
     key = (
         own.get(str(path[0]).partition("/")[0]),
@@ -203,7 +203,7 @@ def read(path, x):
     n = 4
     if len(labels) != n or [len(row) for row in labels] != [len(part) for part in p]:
         return f"wrong lengths: {labels}"
-    known = set(model._labels.names)
+    known = set(model.labels_.names)
     if not all(label in known for row in labels for label in row):
         return f"wrong labels: {labels}"
     return "loaded"
@@ -275,10 +275,10 @@ def huge_cases(folder):
     for n in (10**8, 10**12, 2**62):
         yield edited("dense", features__n_features=n)
         yield edited("dense", features__n_features=n, n_features=n)
-        yield edited("dense", features__n_features=n, n_features=n, model__node__n_features=n)
+        yield edited("dense", features__n_features=n, n_features=n, function__node__n_features=n)
         yield edited("dense", features__n_edge=n)
-        yield edited("dense", model__edge__n_features=n)
-        yield edited("sparse", model__node__n_features=n)
+        yield edited("dense", function__edge__n_features=n)
+        yield edited("sparse", function__node__n_features=n)
         yield edited("window", features__size=n + 1)
         yield edited("words", features__window=n + 1)
         yield edited("words", features__n_columns=n)

@@ -217,15 +217,15 @@ def test_derivatives_by_inducing_tokens_equal_differences(k, by_quadrature):
 
 def test_a_prior_that_is_fixed_has_no_derivatives(by_quadrature):
     q = gaussians()
-    found = exactly(q, optimize_kernel=False)
+    found = exactly(q, learn_kernel=False)
     assert not found.phi.any()
     assert not any(part.any() for part in found.rest)
     whole = exactly(q)
     np.testing.assert_array_equal(found.means, whole.means)
     assert whole.phi.any()
     assert settings().moves(MODEL)
-    assert not settings(optimize_kernel=False).moves(MODEL)
-    assert settings(optimize_kernel=False, optimize_inducing=True).moves(MODEL)
+    assert not settings(learn_kernel=False).moves(MODEL)
+    assert settings(learn_kernel=False, learn_inducing=True).moves(MODEL)
     plain = Inducing(2, Linear(), MODEL.tokens[:2], 1.0)
     assert not settings().moves(plain)
 
@@ -233,9 +233,9 @@ def test_a_prior_that_is_fixed_has_no_derivatives(by_quadrature):
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"natural": True, "n_samples": 4},
-        {"natural": False, "n_samples": 10},
-        {"gradient": "score", "natural": False, "n_samples": 800},
+        {"natural": True, "n_mc": 4},
+        {"natural": False, "n_mc": 10},
+        {"gradient": "score", "natural": False, "n_mc": 800},
     ],
     ids=["curvature", "reparam", "score"],
 )
@@ -299,7 +299,7 @@ def test_all_tokens_as_inducing_tokens_are_the_full_gaussian(natural):
     model, data, targets = problem(m=None, kernel=Scaled(RBF(0.9), 1.4), nugget=0.0)
     n = data.n_tokens
     q, bound = gaussians(m=n), CHAIN.bound(targets, WEIGHTS)
-    wanted = settings(natural=natural, n_samples=6)
+    wanted = settings(natural=natural, n_mc=6)
     found = elbo(q, model, model.lay_out(data), bound, wanted, np.random.default_rng(3))
     gram = model.kernel(data.x)
     root = np.linalg.cholesky(gram)
@@ -387,7 +387,7 @@ def test_the_bound_is_never_above_the_evidence(m):
 
 
 def run(model=MODEL, data=DATA, targets=TARGETS, weights=WEIGHTS, **wanted):
-    chosen = {"tol": NEVER, "optimize_kernel": False} | wanted
+    chosen = {"tol": NEVER, "learn_kernel": False} | wanted
     likelihood = chosen.pop("likelihood", CHAIN)
     problem = InducingProblem(model, data, targets, weights, likelihood)
     return StochasticVariational(**chosen).fit(problem)
@@ -413,7 +413,7 @@ def test_a_fit_comes_close_to_the_evidence(natural):
     model, data, targets = one_sequence()
     evidence = log_evidence(prior_moments(model, data, targets), targets)
     best = without_noise(model, data, targets)
-    given = {"max_iter": 60, "n_samples": 20} if natural else {"max_iter": 400, "n_samples": 4}
+    given = {"max_iter": 60, "n_mc": 20} if natural else {"max_iter": 400, "n_mc": 4}
     result = run(model, data, targets, np.ones(1), natural=natural, learning_rate=0.02, **given)
     bound = exact_elbo(result.q, model, data, targets, np.ones(1))
     prior = Gaussians.prior(1, model.size, 2, 1.0, np.random.default_rng(0))
@@ -436,8 +436,8 @@ def test_the_bound_of_longer_sequences_is_below_the_evidence_and_close():
     p = np.exp(box.values(f, t).sum(axis=1))
     evidence, error = np.log(p.mean()), p.std() / np.sqrt(n) / p.mean()
     assert error < 0.01
-    q = run(model, data, targets, np.ones(2), max_iter=40, n_samples=20).q
-    wanted = settings(gradient="score", natural=False, n_samples=20_000, optimize_kernel=False)
+    q = run(model, data, targets, np.ones(2), max_iter=40, n_mc=20).q
+    wanted = settings(gradient="score", natural=False, n_mc=20_000, learn_kernel=False)
     bound = elbo(q, model, model.lay_out(data), box, wanted, rng).value
     assert evidence - 0.25 < bound < evidence + 4 * error
 
@@ -455,14 +455,14 @@ def far_apart(wanted, n=200):
     result = run(model, data, targets, np.ones(8), **wanted)
     fitted = result
     bound = CHAIN.bound(targets, np.ones(8))
-    chosen = settings(natural=False, n_samples=n, optimize_kernel=False)
+    chosen = settings(natural=False, n_mc=n, learn_kernel=False)
     batch = model.lay_out(data)
     return elbo(fitted.q, model, batch, bound, chosen, np.random.default_rng(9)).value
 
 
 def test_natural_gradients_and_adam_end_at_the_same_bound():
     natural = far_apart({"natural": True, "max_iter": 40})
-    adam = far_apart({"natural": False, "max_iter": 250, "learning_rate": 0.05, "n_samples": 4})
+    adam = far_apart({"natural": False, "max_iter": 250, "learning_rate": 0.05, "n_mc": 4})
     assert natural == pytest.approx(adam, abs=2.5)
     assert natural > -70.0
 
@@ -510,7 +510,7 @@ def test_a_step_of_natural_gradient_is_as_long_as_the_elbo_says(strength):
     model, batch, bound, value = coupled(strength)
     rng = np.random.default_rng(0)
     q = gaussians()
-    found = elbo(q, model, batch, bound, settings(n_samples=2), rng)
+    found = elbo(q, model, batch, bound, settings(n_mc=2), rng)
     state = _State(settings(), model, rng)
     state.q, state.n_steps = q, 2
     kept = Natural(2, 3)
@@ -542,7 +542,7 @@ def test_a_step_of_natural_gradient_is_as_long_as_the_elbo_says(strength):
 def test_steps_that_share_everything_settle():
     """At the one maximum, which the ELBO never falls on the way to."""
     model, batch, bound, value = coupled(30.0)
-    state = _State(settings(n_samples=2), model, np.random.default_rng(0))
+    state = _State(settings(n_mc=2), model, np.random.default_rng(0))
     state.q = gaussians()
     state._naturals.precisions = np.stack(
         [np.linalg.inv(root @ root.T) for root in state.q.roots[0]]
@@ -648,7 +648,7 @@ class Recorder:
 def test_every_sequence_is_in_one_batch_of_an_epoch(size):
     """With weights that make up for the others."""
     recorder, own = Recorder(), np.array([1.0, 0.5, 2.0, 1.25])
-    result = run(weights=own, likelihood=recorder, batch_size=size, max_iter=3, n_samples=2)
+    result = run(weights=own, likelihood=recorder, batch_size=size, max_iter=3, n_mc=2)
     n_batches = len(recorder.asked) // 3
     assert n_batches == -(-4 // size)
     orders = []
@@ -669,14 +669,14 @@ def test_every_sequence_is_in_one_batch_of_an_epoch(size):
 
 def test_results_depend_on_the_seed_alone():
     for wanted in ({"batch_size": 2}, {"natural": False, "n_components": 2}):
-        a, b, c = (run(seed=seed, max_iter=4, n_samples=2, **wanted) for seed in (0, 0, 1))
+        a, b, c = (run(seed=seed, max_iter=4, n_mc=2, **wanted) for seed in (0, 0, 1))
         np.testing.assert_array_equal(a.mean, b.mean)
         np.testing.assert_array_equal(a.elbos, b.elbos)
         assert not np.array_equal(a.elbos, c.elbos)
 
 
 def test_theta_is_the_posterior_mean():
-    found = run(natural=False, n_components=2, max_iter=5, n_samples=2)
+    found = run(natural=False, n_components=2, max_iter=5, n_mc=2)
     q = found.q
     mean = np.einsum("k,kms->ms", q.weights, q.means)
     np.testing.assert_allclose(found.mean, np.concatenate([mean.ravel(), q.steps.ravel()]))
@@ -691,7 +691,7 @@ def test_callbacks_are_told_of_each_epoch_and_may_stop_it():
         return step.iteration == 3
 
     problem = InducingProblem(MODEL, DATA, TARGETS, WEIGHTS, CHAIN)
-    result = settings(n_samples=2, batch_size=2).fit(problem, callback)
+    result = settings(n_mc=2, batch_size=2).fit(problem, callback)
     elbos = result.elbos
     assert [i for i, _ in seen] == [1, 2, 3]
     np.testing.assert_allclose([v for _, v in seen], -elbos.reshape(3, 2).mean(axis=1))
@@ -723,10 +723,10 @@ def test_a_fall_is_no_convergence():
 
 
 def test_a_fit_that_no_longer_rises_has_converged():
-    result = run(max_iter=200, tol=1e-2, n_samples=8)
+    result = run(max_iter=200, tol=1e-2, n_mc=8)
     assert result.converged
     assert 20 <= result.n_iter < 200
-    assert not run(max_iter=19, tol=1e-2, n_samples=2).converged
+    assert not run(max_iter=19, tol=1e-2, n_mc=2).converged
 
 
 def test_learned_kernels_and_tokens_raise_the_bound():
@@ -739,29 +739,29 @@ def test_learned_kernels_and_tokens_raise_the_bound():
 
     def end(scale, z, **wanted):
         model = Inducing(2, RBF(scale), np.array(z)[:, None], 0.0)
-        given = {"max_iter": 50, "n_samples": 4, "learning_rate": 0.1} | wanted
+        given = {"max_iter": 50, "n_mc": 4, "learning_rate": 0.1} | wanted
         fitted = run(model, data, targets, np.ones(6), **given)
         return fitted.elbos[-20:].mean(), fitted.architecture, model
 
     spread = np.linspace(-2.0, 2.0, 9)
     fixed, same, model = end(0.15, spread)
-    learned, now, _ = end(0.15, spread, optimize_kernel=True)
+    learned, now, _ = end(0.15, spread, learn_kernel=True)
     assert learned > fixed + 2.0
     assert same is model
     assert now.kernel.length_scale > 0.3
     np.testing.assert_array_equal(now.tokens, model.tokens)
     fixed, _, model = end(1.0, [2.5, 3.0])
-    learned, now, _ = end(1.0, [2.5, 3.0], optimize_inducing=True)
+    learned, now, _ = end(1.0, [2.5, 3.0], learn_inducing=True)
     assert learned > fixed + 2.0
     assert now.kernel.length_scale == 1.0
     assert np.abs(now.tokens).min() < np.abs(model.tokens).min() - 0.3
 
 
 def test_other_likelihoods():
-    wanted = {"max_iter": 25, "n_samples": 8}
+    wanted = {"max_iter": 25, "n_mc": 8}
     for likelihood, extra in (
         (ChainLikelihood(PiecewiseLoss(), None), {}),
-        (BlackBox(chain_values), {"gradient": "score", "natural": False, "n_samples": 60}),
+        (BlackBox(chain_values), {"gradient": "score", "natural": False, "n_mc": 60}),
     ):
         given = wanted | {"likelihood": likelihood, "learning_rate": 0.1} | extra
         elbos = run(**given).elbos
@@ -774,7 +774,7 @@ def test_other_likelihoods():
 )
 def test_without_transitions_they_stay_at_zero(wanted):
     model = Inducing(2, KERNEL, MODEL.tokens, 0.0)
-    found = run(model, max_iter=4, n_samples=4, **wanted)
+    found = run(model, max_iter=4, n_mc=4, **wanted)
     assert not found.q.steps.any()
     assert not found.q.step_variances.any()
     assert np.isfinite(found.elbos).all()
@@ -855,10 +855,10 @@ def test_a_fit_ends_once_its_kernel_rests():
     x, offsets = rng.normal(size=(60, 1)), offsets_of([5] * 12)
     targets = Targets((x[:, 0] > 0).astype(np.int32), None, offsets)
     model = Inducing(2, Scaled(RBF(1.0), 1e-4), np.linspace(-2.0, 2.0, 9)[:, None], 0.0)
-    given = {"max_iter": 40, "tol": 0.1, "n_samples": 8, "learning_rate": 0.05}
+    given = {"max_iter": 40, "tol": 0.1, "n_mc": 8, "learning_rate": 0.05}
     problem = model, Sequences(x, offsets), targets, np.ones(12)
     assert run(*problem, **given).converged
-    result = run(*problem, optimize_kernel=True, **given)
+    result = run(*problem, learn_kernel=True, **given)
     assert not result.converged
     assert result.moving
     rise = result.architecture.kernel.log_parameters - model.kernel.log_parameters
@@ -964,7 +964,7 @@ def test_where_no_peak_is_ahead_a_step_goes_all_the_way():
     """Of a log-likelihood that bends upwards more than the prior bends down."""
     model, batch, bound, value = coupled(-30.0)
     rng, q = np.random.default_rng(0), gaussians()
-    found = elbo(q, model, batch, bound, settings(n_samples=2, natural=False), rng)
+    found = elbo(q, model, batch, bound, settings(n_mc=2, natural=False), rng)
     state = _State(settings(), model, rng)
     state.q, state.n_steps = q, 2
     up = found.means - q.means

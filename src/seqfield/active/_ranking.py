@@ -213,7 +213,7 @@ class _Pool(NamedTuple):
                     raise
                 i = int(self.numbers[at + error.place[0]])
                 reason = str(error).partition(": ")[2]
-                raise LabelError(f"sequence {i}: {reason}", place=(i, 0)) from error
+                raise LabelError(f"sequence {i} of the pool: {reason}", place=(i, 0)) from error
             at += len(free)
 
     def proba(self) -> Floats:

@@ -17,10 +17,12 @@ from seqfield.cli.calibrate import calibrate
 from seqfield.cli.demo import demo
 from seqfield.cli.evaluate import evaluate
 from seqfield.cli.inspect import inspect
+from seqfield.cli.learners import expanded
 from seqfield.cli.report import report
 from seqfield.cli.suggest import suggest
 from seqfield.cli.tag import tag
 from seqfield.cli.train import train
+from seqfield.cli.wording import RUNNING, in_options
 from seqfield.errors import SeqfieldError
 
 FAILED, INTERRUPTED = 2, 130
@@ -29,8 +31,17 @@ FAILED, INTERRUPTED = 2, 130
 class Commands(TyperGroup):
     """Commands whose errors end in one line on standard error and exit code 2."""
 
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        """Find the command that is to run, and remember it for its messages."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name == "train":
+            command = expanded(train)
+        RUNNING.set(command)
+        return name, command, rest
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        RUNNING.set(None)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -38,7 +49,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except (SeqfieldError, OSError, UnicodeError, MemoryError) as error:
-            typer.echo(_one_line(error), err=True)
+            typer.echo(in_options(_one_line(error), RUNNING.get()), err=True)
             raise typer.Exit(FAILED) from None
 
 
@@ -82,7 +93,11 @@ def _options(
     """Options of the program itself."""
 
 
-app.command("train")(train)
+def _train() -> None:
+    """Stands in the list of commands; its options are made when it is asked for."""
+
+
+app.command("train", help=train.__doc__)(_train)
 app.command("tag")(tag)
 app.command("suggest")(suggest)
 app.command("eval")(evaluate)

@@ -39,7 +39,9 @@ def calibrate(
         typer.Option(help="One temperature; with an offset, and with a slope, for each label."),
     ] = Method.TEMPERATURE,
     columns: files.Columns = None,
-    label: files.LabelColumn = -1,
+    label: files.LabelColumn = None,
+    missing: files.Missing = None,
+    comment: files.Comment = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
     """Rescale the scores of a model so that its probabilities are right on held-out sequences.
@@ -50,11 +52,14 @@ def calibrate(
     import seqfield as sf
     from seqfield.confidence import calibration_gain
 
-    files.check_output(output)
+    files.check_output(output, model, source)
     estimator = sf.load(model)
-    X, y = files.read_labelled(source, encoding, label, files.chosen(columns, estimator))
-    files.check_columns(estimator, X, source, spare=False)
-    with files.about(source, encoding):
+    how = files.Reading(encoding, comment, label, missing)
+    held = how.labelled(source, files.chosen(columns, estimator))
+    X, y, document = held
+    files.check_columns(estimator, X, document, spare=False)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
+    with files.about(document):
         scaled = sf.calibrate(estimator, X, y, method=method.value, cv="prefit")
         gain = calibration_gain(estimator, X, y, method=method.value)
     scaled.save(output)

@@ -27,7 +27,9 @@ def evaluate(
     ] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     columns: files.Columns = None,
-    label: files.LabelColumn = -1,
+    label: files.LabelColumn = None,
+    missing: files.Missing = None,
+    comment: files.Comment = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
     """Score a model on a labelled column file.
@@ -41,9 +43,12 @@ def evaluate(
     if scheme.lower() not in ("auto", "none"):
         get_scheme(scheme)
     estimator = load(model)
-    X, y = files.read_labelled(source, encoding, label, files.chosen(columns, estimator))
-    files.check_columns(estimator, X, source, spare=False)
-    with files.about(source, encoding):
+    how = files.Reading(encoding, comment, label, missing)
+    held = how.labelled(source, files.chosen(columns, estimator))
+    X, y, document = held
+    files.check_columns(estimator, X, document, spare=False)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
+    with files.about(document):
         report = scores(estimator, X, y, scheme)
     if json:
         typer.echo(as_json(report))

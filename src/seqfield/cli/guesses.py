@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seqfield.cli.files import ABSTAINED
+
 if TYPE_CHECKING:
     from seqfield.data.annotation import Marked
-
-#: written in place of a label that is not sure enough
-ABSTAINED = "?"
 
 
 class Format(StrEnum):

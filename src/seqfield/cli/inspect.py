@@ -28,6 +28,7 @@ def inspect(
     """Show the parameters, features and transitions of a model."""
     from seqfield.errors import InputError
     from seqfield.estimators import load
+    from seqfield.functions import LinearFunction
 
     estimator = load(model)
     names = {str(name): name for name in estimator.classes_.tolist()}
@@ -35,7 +36,7 @@ def inspect(
         raise InputError(f"{label!r} is not one of the model's labels: {', '.join(names)}")
     screen = console()
     show(screen, model, _overview(estimator, model, list(names)))
-    if not hasattr(estimator, "theta_"):
+    if not isinstance(estimator.function_, LinearFunction):
         return
     if not transitions:
         for text, name in names.items():
@@ -56,21 +57,25 @@ def _overview(model: Any, path: str, labels: list[str]) -> Table:
         ("labels", f"{len(labels):,}: {', '.join(labels)}"),
         ("features", f"{model.n_features_in_:,} by {type(model.features_).__name__}"),
     ]
-    if hasattr(model, "theta_"):
-        share = f"{(model.theta_ == 0).mean():.1%}" if len(model.theta_) else "none"
-        rows.append(("weights", f"{len(model.theta_):,}, {share} of them zero"))
-    if hasattr(model, "n_tokens_"):
-        rows.append(("kernel", repr(model.kernel_)))
-        rows.append(tokens(model))
+    rows += learned(model)
     rows.append(("file size", decimal(Path(path).stat().st_size)))
     return facts(rows)
 
 
-def tokens(model: Any) -> tuple[str, str]:
-    """How many there are, and at how many the kernel is evaluated."""
-    if hasattr(model, "n_inducing"):  # these may lie between others
-        return "inducing tokens", f"{model.n_kept_:,}"
-    return "distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept"
+def learned(model: Any) -> list[tuple[str, str]]:
+    """What a model consists of: weights; or a kernel, and the tokens at which it is evaluated."""
+    from seqfield.functions import LinearFunction
+
+    if isinstance(model.function_, LinearFunction):
+        theta = model.function_.theta
+        share = f"{(theta == 0).mean():.1%}" if len(theta) else "none"
+        return [("weights", f"{len(theta):,}, {share} of them zero")]
+    if not hasattr(model, "kernel_"):
+        return []
+    kept = ("inducing tokens", f"{model.n_kept_:,}")
+    if hasattr(model, "n_tokens_"):
+        kept = ("distinct tokens", f"{model.n_tokens_:,}, {model.n_kept_:,} of them kept")
+    return [("kernel", repr(model.kernel_)), kept]
 
 
 def _features(model: Any, label: Any, top: int) -> Table:

@@ -42,7 +42,9 @@ def report(
         ),
     ] = None,
     columns: files.Columns = None,
-    label: files.LabelColumn = -1,
+    label: files.LabelColumn = None,
+    missing: files.Missing = None,
+    comment: files.Comment = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
     """Write a report on a model and a labelled column file: one HTML file to open in a browser.
@@ -57,24 +59,29 @@ def report(
     from seqfield.report import learning_curve as learn
     from seqfield.report import report_content, steps, write_page
 
-    files.check_output(output)
+    files.check_output(output, model, source, learning_curve)
     if scheme.lower() not in ("auto", "none"):
         get_scheme(scheme)
     estimator = load(model)
     columns = files.chosen(columns, estimator)
-    X, y = files.read_labelled(source, encoding, label, columns)
-    files.check_columns(estimator, X, source, spare=False)
+    how = files.Reading(encoding, comment, label, missing)
+    held = how.labelled(source, columns)
+    X, y, document = held
+    files.check_columns(estimator, X, document, spare=False)
+    files.warn_of_abstentions(held, estimator.classes_.tolist())
     train = None
     if learning_curve is not None:
-        train = files.read_labelled(learning_curve, encoding, label, columns)
-        files.check_same(train[0], learning_curve, X, source)
+        train = how.labelled(learning_curve, columns)
+        files.check_same(train, held)
     announce_compilation()
     name = f"{Path(model).stem} on {Path(source).name}" if title is None else title
     with plain_warnings(), steps(show=True, curve=train is not None) as step:
-        with files.about(source, encoding):
+        with files.about(document):
             content = report_content(estimator, X, y, title=name, scheme=scheme, step=step)
-        if learning_curve is not None and train is not None:
-            with files.about(learning_curve, encoding):
-                content["learning"] = learn(estimator, *train, X, y, scheme=scheme, step=step)
+        if train is not None:
+            with files.about(train.document):
+                content["learning"] = learn(
+                    estimator, train.X, train.y, X, y, scheme=scheme, step=step
+                )
     write_page(content, output)
     typer.echo(f"{output}, {decimal(Path(output).stat().st_size)}")

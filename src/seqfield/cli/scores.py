@@ -35,6 +35,7 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
     from seqfield import metrics
 
     known = set(model.classes_.tolist())
+    met = {label for row in y for label in row} - {None}
     judged = [[label if label in known else None for label in row] for row in y]
     predicted: list[Any] = []
     proba: list[Any] = []
@@ -45,9 +46,9 @@ def scores(model: Any, X: Any, y: Any, scheme: str = "auto") -> dict[str, Any]:
         if model.has_probabilities:
             proba += said.marginals()
             joint += metrics.joint_nll(said.log_prob(own)) if model.joint else 0.0
-    spans = _spans(y, predicted, model.classes_.tolist(), scheme)
+    spans = _spans(y, predicted, known | met, scheme)
     return {
-        "unknown_labels": sorted({label for row in y for label in row} - known),
+        "unknown_labels": sorted(met - known),
         "sequences": len(y),
         "tokens": sum(map(len, y)),
         "token_accuracy": metrics.token_accuracy(y, predicted),
@@ -75,12 +76,11 @@ def _of_probabilities(
     }
 
 
-def _spans(y: Any, predicted: Any, labels: list[Any], scheme: str) -> SpanScores | None:
+def _spans(y: Any, predicted: Any, labels: set[Any], scheme: str) -> SpanScores | None:
     from seqfield.data.schemes import NO_SPANS, reading
     from seqfield.metrics import span_scores
 
-    met = {label for row in y for label in row}
-    how = reading([*labels, *met], scheme)
+    how = reading(list(labels), scheme)
     return None if how == NO_SPANS else span_scores(y, predicted, how)
 
 

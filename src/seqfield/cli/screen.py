@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from seqfield.cli.wording import RUNNING, in_options
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -77,4 +79,9 @@ def plain_warnings() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        typer.echo(f"warning: {message}", err=True)
+        tell("warning", message)
+
+
+def tell(kind: str, message: str) -> None:
+    """Say something on standard error, in the words of the running command."""
+    typer.echo(f"{kind}: {in_options(message, RUNNING.get())}", err=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from seqfield.cli import files
 from seqfield.cli.guesses import Format
+
+if TYPE_CHECKING:
+    from seqfield.data.conll import Document
 
 #: sequences ranked at a time
 BATCH = 2048
@@ -65,6 +67,7 @@ def suggest(
     ] = files.STREAM,
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.CONLL,
     columns: files.Columns = None,
+    comment: files.Comment = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
     """Say which sequences of a column file are best labelled next.
@@ -87,33 +90,18 @@ def suggest(
         wanted = ", ".join(UNITS[unit.value])
         raise typer.BadParameter(f"--strategy must be one of {wanted} for --unit {unit}")
     if output != files.STREAM:
-        files.check_output(output)
+        files.check_output(output, model, source)
     estimator = load(model)
-    rows, lines = _read(source, encoding)
+    document = files.Reading(encoding, comment).tokens(source)
     columns = files.chosen(columns, estimator)
-    X = files.choose(rows, columns, None, source)
-    files.check_columns(estimator, X, source, spare=columns is None)
+    X = files.choose(document, columns)
+    files.check_columns(estimator, X, document, spare=columns is None)
+    by = files.separator(document, estimator, output) if form is Format.CONLL else ""
     announce_compilation()
     options = {"strategy": strategy, "per_token": per_token, "diversity": diversity}
     ranked = _ranked(estimator, X, n, options | {"unit": unit.value})
-    found = [_question(k, one, X, lines) for k, one in enumerate(ranked, 1)]
-    files.write(_written(estimator, rows, X, found, form), output, encoding)
-
-
-def _read(source: str, encoding: str) -> tuple[files.Rows, list[int]]:
-    """Token rows, and the line of the first token of each sequence."""
-    from seqfield.data.conll import _cuts, _normalised, _read_text, read_conll
-
-    pool: Any = source
-    if source == files.STREAM:  # read twice: once for the lines
-        pool = io.BytesIO(sys.stdin.buffer.read())
-        pool.name = "<stdin>"
-    rows, _ = read_conll(pool, label=None, encoding=encoding)
-    if source == files.STREAM:
-        pool.seek(0)
-    raw = _normalised(_read_text(pool, encoding)[1]).split("\n")
-    filled = [k for k, line in enumerate(raw, 1) if line]
-    return rows, [filled[at] for at in _cuts(raw)[:-1]]
+    found = [_question(k, one, X, document) for k, one in enumerate(ranked, 1)]
+    files.write(_written(estimator, document.rows, X, found, form, by), output, encoding)
 
 
 def _ranked(model: Any, X: Any, n: int, options: dict[str, Any]) -> list[Any]:
@@ -133,24 +121,24 @@ def _ranked(model: Any, X: Any, n: int, options: dict[str, Any]) -> list[Any]:
     return best
 
 
-def _question(k: int, one: Any, X: files.Rows, lines: list[int]) -> Question:
+def _question(k: int, one: Any, X: files.Rows, document: Document) -> Question:
     """What suggestion number k asks about."""
     from seqfield.data.annotation import Marked
 
-    facts = {"rank": k, "score": one.score, "line": lines[one.sequence]}
+    facts = {"rank": k, "score": one.score, "line": document.lines[one.sequence]}
     if not hasattr(one, "probability"):
         return Question(one.sequence, facts, [], None)
     if hasattr(one, "position"):
         guess = Marked(str(one.label), one.position, one.position + 1, one.probability)
     else:
         guess = Marked(one.kind, one.start, one.end, one.probability)
-    facts["line"] += guess.start
+    facts["line"] = document.line(one.sequence, guess.start)
     words = [row[0] for row in X[one.sequence][guess.start : guess.end]]
     return Question(one.sequence, facts, words, guess)
 
 
 def _written(
-    model: Any, rows: files.Rows, X: files.Rows, found: list[Question], form: Format
+    model: Any, rows: files.Rows, X: files.Rows, found: list[Question], form: Format, by: str
 ) -> Iterator[str]:
     """The suggestions, those about one sequence together but for JSON lines."""
     from seqfield.cli.guesses import (
@@ -169,7 +157,7 @@ def _written(
     guessed = guesses(model, own, "viterbi") if own else []
     if form is Format.CONLL:
         kept = [rows[i] for i in by_sequence]
-        return map(_block, kept, by_sequence.values(), guessed)
+        return map(_block, kept, by_sequence.values(), guessed, repeat(by))
     if form is Format.JSONL:
         whole = map(as_record, own, guessed)
         asked = ({"tokens": one.words} | one.guess._asdict() for one in found if one.guess)
@@ -186,16 +174,15 @@ def _written(
     return (json_list if form is Format.LABELSTUDIO else json_lines)(records)
 
 
-def _block(rows: list[files.Row], questions: list[Question], guess: Any) -> str:
+def _block(rows: list[files.Row], questions: list[Question], guess: Any, by: str) -> str:
     """The lines of one sequence in a column file."""
     from seqfield.cli.guesses import cells
-    from seqfield.data.conll import write_conll
+    from seqfield.data.conll import joined
 
-    text = io.StringIO()
+    text = ""
     for _, facts, words, asked in questions:
-        text.write(f"# {facts['rank']} {facts['score']:.4f} line {facts['line']}")
+        text += f"# {facts['rank']} {facts['score']:.4f} line {facts['line']}"
         if asked is not None:
-            text.write(f" {' '.join(words)}: {asked.kind} {asked.probability:.4f}")
-        text.write("\n")
-    write_conll(text, [rows], [cells(guess, confidence=True)])
-    return text.getvalue()
+            text += f" {' '.join(words)}: {asked.kind} {asked.probability:.4f}"
+        text += "\n"
+    return text + joined([rows], [cells(guess, confidence=True)], by)

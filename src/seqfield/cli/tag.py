@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
@@ -56,6 +55,7 @@ def tag(
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.CONLL,
     columns: files.Columns = None,
+    comment: files.Comment = None,
     encoding: files.Encoding = "utf-8",
 ) -> None:
     """Label the sequences of a column file.
@@ -67,8 +67,8 @@ def tag(
     Before each comes a line with a hash, its rank and its log-probability, such as "# 1 -0.2231".
 
     With --min-confidence a label less probable than P is written as "?", which training takes for
-    a missing label if told so. A span is given up as a whole, by the probability that it is one, so
-    no part of it stays.
+    a missing label with --missing "?". A span is given up as a whole, by the probability that it is
+    one, so no part of it stays.
 
     The format jsonl has one object for each sequence: tokens, labels (null for "?"), their
     probabilities, spans with theirs, and the probability of all labels together. The formats
@@ -84,37 +84,39 @@ def tag(
     if confidence and form is not Format.CONLL:
         raise typer.BadParameter(f"--confidence adds a column: --format {form} has none")
     if output != files.STREAM:
-        files.check_output(output)
+        files.check_output(output, model, source)
     estimator = load(model)
-    rows, _ = files.read(source, encoding, label=None)
+    document = files.Reading(encoding, comment).tokens(source)
     columns = files.chosen(columns, estimator)
-    X = files.choose(rows, columns, None, source)
-    files.check_columns(estimator, X, source, spare=columns is None)
+    rows, X = document.rows, files.choose(document, columns)
+    files.check_columns(estimator, X, document, spare=columns is None)
+    by = files.separator(document, estimator, output) if form is Format.CONLL else ""
     batches = ((rows[k : k + BATCH], X[k : k + BATCH]) for k in range(0, len(X), BATCH))
     if form is not Format.CONLL:
         chunks = _as_json(estimator, batches, decoding, least, form)
     elif nbest is not None:
-        chunks = (_ranked(estimator, *batch, nbest, confidence) for batch in batches)
+        chunks = (_ranked(estimator, *batch, by, nbest, confidence) for batch in batches)
     elif least is not None:
-        chunks = (_abstaining(estimator, *batch, decoding, confidence, least) for batch in batches)
+        chunks = (
+            _abstaining(estimator, *batch, by, decoding, confidence, least) for batch in batches
+        )
     else:
-        chunks = (_labelled(estimator, *batch, decoding, confidence) for batch in batches)
+        chunks = (_labelled(estimator, *batch, by, decoding, confidence) for batch in batches)
     files.write(chunks, output, encoding)
 
 
 def _abstaining(
-    model: Any, rows: Any, X: Any, decoding: Decoding, confidence: bool, least: float
+    model: Any, rows: Any, X: Any, by: str, decoding: Decoding, confidence: bool, least: float
 ) -> str:
-    from seqfield.cli.guesses import ABSTAINED, cells, guesses
-    from seqfield.data.conll import write_conll
+    from seqfield.cli.guesses import cells, guesses
+    from seqfield.data.conll import joined
     from seqfield.errors import CapabilityError
 
-    if ABSTAINED in model.classes_.tolist():
-        raise CapabilityError(f"the model has a label {ABSTAINED!r}: it cannot stand for no label")
-    text = io.StringIO()
+    sign = files.ABSTAINED
+    if sign in model.classes_.tolist():
+        raise CapabilityError(f"the model has a label {sign!r}: it cannot stand for no label")
     found = guesses(model, X, decoding.value, least)
-    write_conll(text, rows, (cells(guess, confidence) for guess in found))
-    return text.getvalue()
+    return joined(rows, (cells(guess, confidence) for guess in found), by)
 
 
 def _as_json(
@@ -144,28 +146,26 @@ def _as_json(
     return (json_list if form is Format.LABELSTUDIO else json_lines)(records())
 
 
-def _labelled(model: Any, rows: Any, X: Any, decoding: Decoding, confidence: bool) -> str:
-    from seqfield.data.conll import write_conll
+def _labelled(model: Any, rows: Any, X: Any, by: str, decoding: Decoding, confidence: bool) -> str:
+    from seqfield.data.conll import joined
 
     said = model.distribution(X)
+    cells = _Cells(said, confidence)
     labels = said.best(decoding.value)
-    cells = _Cells(said, confidence)
-    text = io.StringIO()
-    write_conll(text, rows, (cells.of(i, names) for i, names in enumerate(labels)))
-    return text.getvalue()
+    return joined(rows, (cells.of(i, names) for i, names in enumerate(labels)), by)
 
 
-def _ranked(model: Any, rows: Any, X: Any, n: int, confidence: bool) -> str:
-    from seqfield.data.conll import write_conll
+def _ranked(model: Any, rows: Any, X: Any, by: str, n: int, confidence: bool) -> str:
+    from seqfield.data.conll import joined
 
     said = model.distribution(X)
     cells = _Cells(said, confidence)
-    text = io.StringIO()
+    text = []
     for i, found in enumerate(said.nbest(n)):
         for rank, (names, log_probability) in enumerate(found, 1):
-            text.write(f"# {rank} {log_probability:.4f}\n")
-            write_conll(text, [rows[i]], [cells.of(i, names)])
-    return text.getvalue()
+            text.append(f"# {rank} {log_probability:.4f}\n")
+            text.append(joined([rows[i]], [cells.of(i, names)], by))
+    return "".join(text)
 
 
 class _Cells:

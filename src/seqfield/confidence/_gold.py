@@ -18,10 +18,16 @@ from seqfield.sequences import Offsets, offsets_of
 
 def said(model: Any, X: Any) -> Iterator[LabelDistribution]:
     """What a model, or a pipeline that ends in one, says of X: in blocks of whole sequences."""
-    if hasattr(model, "steps"):
-        X, model = model[:-1].transform(X), model[-1]
-    found: Iterator[LabelDistribution] = model.distributions(X)
+    last = _last(model)
+    if last is not model and len(model) > 1:
+        X = model[:-1].transform(X)
+    found: Iterator[LabelDistribution] = last.distributions(X)
     return found
+
+
+def _last(model: Any) -> Any:
+    """The estimator itself, or the last step of a pipeline."""
+    return model[-1] if hasattr(model, "steps") else model
 
 
 class Gold(NamedTuple):
@@ -43,7 +49,7 @@ class Gold(NamedTuple):
         offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
         labels = LabelSet(model.classes_.tolist())
         rows = nested(y, offsets)
-        known = labels.encode(rows, getattr(model, "missing_label", None)).codes
+        known = labels.encode(rows, _last(model).missing_label).codes
         if (known < 0).all():
             raise LabelError("y holds no known label to compare with")
         return cls(labels, codes, known, offsets)

@@ -44,6 +44,7 @@ FACTS = (
     "best_iter_",
     "bound_",
     "c2_",
+    "cost_",
     "effective_sample_size_",
     "eta_",
     "gap_",
@@ -56,6 +57,8 @@ FACTS = (
     "objective_",
     "r_hat_",
 )
+#: those of them that are counts
+COUNTS = ("best_iter_", "n_chosen_", "n_evaluations_", "n_iter_", "n_tokens_")
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def _restored(header: dict[str, Any], arrays: Arrays) -> SequenceEstimator:
             raise InputError(f"unknown number {fact!r}")
         setattr(model, fact, _restored_number(fact, value))
     if params.get("kernel") is not None:
-        model.kernel = _with_fitted(model.kernel, model.kernel_)
+        model.kernel = _with_fitted(model.kernel, getattr(model, "kernel_", None))
     return model
 
 
@@ -157,6 +160,8 @@ def _number(value: float) -> Any:
 
 
 def _restored_number(name: str, value: Any) -> Any:
+    if name in COUNTS:
+        return number(name, value, low=0, whole=True)
     return float(value) if value in ("inf", "-inf", "nan") else number(name, value)
 
 
@@ -230,13 +235,15 @@ def _kernel_to_json(kernel: Kernel) -> Any:
 
 
 def _with_fitted(given: Any, fitted: Any) -> Any:
-    """Kernels as given, with what the fitted ones hold for them."""
+    """Kernels as given, with what the fitted ones hold for them; None fitted hold nothing."""
     if isinstance(given, list):
-        return [_with_fitted(*pair) for pair in zip(given, fitted, strict=True)]
+        several = fitted if isinstance(fitted, list) else [fitted] * len(given)
+        return [_with_fitted(*pair) for pair in zip(given, several, strict=True)]
     if not isinstance(given, Given):
         return given
     # one kernel may be fitted for each label, on the same tokens
-    _, held = KERNELS.state(fitted[0] if isinstance(fitted, list) else fitted)
+    one = fitted[0] if isinstance(fitted, list) else fitted
+    held = {} if one is None else KERNELS.state(one).arrays
     # they differ in what they hold if the argument was changed after fitting
     if given.header is None or not set(given.arrays) <= set(held):
         return fitted

@@ -89,11 +89,11 @@ class LinearEstimator(SequenceEstimator):
 
     @property
     def theta_(self) -> Floats:
-        """All weights."""
-        check_is_fitted(self, "function_")
-        if not isinstance(self.function_, LinearFunction):  # hasattr is to say so
-            raise AttributeError("a model with a kernel has no weights of features")
-        return self.function_.theta
+        """All weights; a model with a kernel has none."""
+        try:
+            return self._weights().theta
+        except CapabilityError as error:  # to hasattr, what is not there is an AttributeError
+            raise AttributeError(str(error)) from error
 
     @property
     def transitions_(self) -> Floats:

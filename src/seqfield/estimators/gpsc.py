@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from seqfield.architectures.atoms import Atoms
-from seqfield.architectures.kernel import Gram
-from seqfield.architectures.lookup import Lookup, Values
+from seqfield.architectures.lookup import Lookup
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._base import Fit
@@ -16,7 +14,6 @@ from seqfield.estimators._descent import STUCK, Floats, Watch, descent_facts, fo
 from seqfield.estimators._device import GPSC_ON_DEVICE
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
-    Grams,
     KernelEstimator,
     eta_of,
     eta_param,
@@ -32,9 +29,9 @@ from seqfield.estimators._kernel import (
 )
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._params import flag, parameters, real, whole, word
+from seqfield.estimators._setting import Setting
+from seqfield.estimators._sparse import Sparse
 from seqfield.functions import DrawnFunction, KernelFunction, Learned
-from seqfield.kernels import Kernel
-from seqfield.kernels.covariance import Covariance, Factored
 from seqfield.kernels.gram import ADVICE
 from seqfield.kernels.tokens import Tokens
 from seqfield.losses._base import Loss
@@ -43,53 +40,11 @@ from seqfield.losses.marginal import MarginalLoss
 from seqfield.objectives.objective import Objective
 from seqfield.posteriors.evidence import KernelEvidence
 from seqfield.posteriors.laplace import log_evidence, posterior_samples
-from seqfield.priors import ElasticNet
 from seqfield.solvers._base import Minimum, Solver
-from seqfield.solvers.greedy import Greedy, Selection
 from seqfield.solvers.lbfgs import LBFGS
-from seqfield.solvers.margin import Labelling
 from seqfield.solvers.newton import NewtonCG
-from seqfield.solvers.pickers import Coordinates, Labellings
-from seqfield.solvers.support import Support
 
-#: of n_per_round="auto": coordinates of a round, of one sequence, and by the number of those there
-FEW, EACH, GROWTH = 10, 3, 0.02
 REMEDY = "raise max_iter, or the penalty or tol"
-
-
-class Setting(NamedTuple):
-    """What a fit works with: the kernel with its parameters, c2 and eta, the lesson, and its
-    distinct tokens (``numbered`` is the lesson with their numbers for data)."""
-
-    kernel: Kernel
-    c2: float
-    eta: float
-    lesson: Lesson
-    tokens: Tokens
-    grams: Grams
-
-    @property
-    def numbered(self) -> Lesson:
-        """The lesson with the numbers of its tokens for data."""
-        return self.lesson._replace(data=self.tokens.numbered())
-
-    @property
-    def prior(self) -> ElasticNet:
-        """The squared norm."""
-        return ElasticNet(0.0, self.c2)
-
-    def covariance(self, *, on_demand: bool = False) -> Covariance:
-        """That of the distinct tokens."""
-        return self.grams.covariance(self.kernel, self.tokens.x, on_demand=on_demand)
-
-    def gram(self, covariance: Covariance) -> Gram:
-        """Functions in the span of the kernel at the distinct tokens."""
-        return Gram(self.lesson.n_labels, covariance.size, covariance.multiply, self.eta)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is told of it."""
-        return {"c2_": self.c2, "eta_": self.eta, "n_tokens_": int(self.tokens.x.shape[0])}
 
 
 @register
@@ -328,17 +283,13 @@ class GPSC(KernelEstimator):
         theta = np.concatenate([np.zeros(len(values)), values, steps])
         return setting.numbered.objective(gram, self._loss(), setting.prior, self.n_jobs), theta
 
-    # --- dense ----------------------------------------------------------------------------------
-
     def _learn_dense(self, setting: Setting) -> Fit:
         covariance = setting.covariance()
         gram = setting.gram(covariance)
         goal = setting.numbered.objective(gram, self._loss(), setting.prior, self.n_jobs)
         found = self._run(self._solver(), goal, setting)
         theta, facts = self._facts(goal, found, setting)
-        part = covariance.function(gram.coefficients(theta))
-        steps = gram.lift(theta).transitions
-        return Fit(KernelFunction([setting.kernel], [part], steps), facts)
+        return Fit(setting.function(covariance, gram, theta), facts)
 
     def _learn_device(self, setting: Setting) -> Fit:
         """The same with the gram matrix on the device."""
@@ -358,9 +309,13 @@ class GPSC(KernelEstimator):
         goal = setting.numbered.objective(gram, self._loss(), setting.prior, self.n_jobs)
         found = self._run(DeviceLBFGS(max_iter=self.max_iter, tol=self.tol), goal, setting)
         theta, facts = self._facts(goal, found, setting)
-        part = covariance.function(gram.coefficients(theta))
-        steps = gram.lift(theta).transitions
-        return Fit(KernelFunction([setting.kernel], [part], steps), facts)
+        return Fit(setting.function(covariance, gram, theta), facts)
+
+    def _learn_sparse(self, setting: Setting) -> Fit:
+        chosen = Sparse.of(self).choose(setting, self._loss(), self._random())
+        theta, facts = self._facts(chosen.goal, chosen.minimum, setting)
+        function = setting.function(chosen.covariance, chosen.gram, theta)
+        return Fit(function, facts | chosen.facts)
 
     def _learn_posterior(self, setting: Setting) -> Fit:
         """The MAP estimate, and draws from the posterior around it."""
@@ -408,82 +363,3 @@ class GPSC(KernelEstimator):
             return self.solver
         kind = LBFGS if self.solver == "lbfgs" else NewtonCG
         return kind(max_iter=self.max_iter, tol=self.tol, n_jobs=self.n_jobs)
-
-    # --- sparse ---------------------------------------------------------------------------------
-
-    def _learn_sparse(self, setting: Setting) -> Fit:
-        lesson, tokens = setting.numbered, setting.tokens
-        s, n = lesson.n_labels, int(tokens.x.shape[0])
-        covariance = setting.covariance(on_demand=True)
-        whole_number = isinstance(self.n_coordinates, int | np.integer)
-        most = self.n_coordinates if whole_number else self.n_coordinates * lesson.data.n_tokens
-        # there are no more coordinates
-        most = min(max(1, round(most)), n * s**2)
-        # products with features cost less than what values of many functions at all tokens do
-        held = not isinstance(covariance, Factored)
-        if self.update != "new":
-            columns = 1 if self.method == "sparse" else s
-            setting.grams.check_atoms(most, columns * n if held else most)
-        picker = self._picker(lesson)
-        joint = self.method == "sequence"
-        solver = Greedy(
-            Atoms(s, [covariance], eta=setting.eta, joint=joint, held=held),
-            setting.prior,
-            picker,
-            max_iter=most,
-            max_atoms=most,
-            update=self.update,
-            tol=self.tol,
-            refit_iter=self.max_iter,
-        )
-        plain = ElasticNet(0.0, 0.0)
-        goal = lesson.objective(Lookup(s, n), self._loss(), plain, self.n_jobs)
-        with following(most, show=lesson.show) as callback:
-            minimum, found = solver.minimise(goal, callback)
-        gram = setting.gram(covariance)
-        theta = as_dense(gram, goal.architecture.lift(minimum.theta), found)
-        goal = goal.over(gram, setting.prior)
-        value, gradient = goal.value_and_grad(theta)
-        minimum = minimum._replace(theta=theta, value=value, gradient=gradient)
-        theta, facts = self._facts(goal, minimum, setting)
-        coefficients = gram.coefficients(theta)
-        facts["path_"] = found.rounds
-        facts["n_chosen_"] = int(np.count_nonzero(coefficients.any(axis=1)))
-        if isinstance(picker, Labellings):
-            facts["support_"] = _support(found, picker, lesson)
-        steps = gram.lift(theta).transitions
-        part = covariance.function(coefficients)
-        return Fit(KernelFunction([setting.kernel], [part], steps), facts)
-
-    def _picker(self, lesson: Lesson) -> Coordinates | Labellings:
-        """What chooses the coordinates."""
-        auto = self.n_per_round == "auto"
-        size: Any = FEW if auto else self.n_per_round
-        kind = Coordinates if self.method == "sparse" else Labellings
-        rows = lesson.data.x[:, 0].astype(np.int64)
-        pick = kind(rows, lesson.data.offsets, size, self.pick, self._random(), self.slope_tol)
-        if isinstance(pick, Coordinates) and auto:
-            pick.size, pick.least, pick.growth = EACH, FEW, GROWTH
-        return pick
-
-
-def as_dense(gram: Gram, values: Values, found: Selection) -> Floats:
-    """A chosen function as parameters of the dense problem, whose bound then holds."""
-    # rows past the tokens are transitions
-    wide = np.zeros((gram.size + gram.n_labels, gram.n_labels))
-    for atom, value in zip(found.atoms, found.coefficients(len(found.rounds)), strict=True):
-        np.add.at(wide, (np.array(atom.rows), np.array(atom.columns)), value)
-    a, b = wide[: gram.size], wide[gram.size :].T
-    pairs = gram.root_eta * b.ravel()[gram.pairs]
-    return np.concatenate([a.ravel(), values.table.ravel(), pairs])
-
-
-def _support(found: Selection, picker: Labellings, lesson: Lesson) -> Support:
-    """The chosen labelled sequences."""
-    values = found.coefficients(len(found.rounds))
-    labels, offsets = picker.labels, lesson.targets.offsets
-    chosen = [
-        Labelling(i, float(value), int(offsets[i]), y)
-        for (i, y), value in zip((labels[atom] for atom in found.atoms), values, strict=True)
-    ]
-    return Support.of_labellings(chosen, lesson.targets, lesson.numbers, lesson.labels.names)

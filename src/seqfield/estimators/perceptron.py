@@ -147,15 +147,15 @@ class StructuredPerceptron(LinearEstimator):
     @property
     def kernel_(self) -> Any:
         """The fitted kernel of the dual form."""
-        check_is_fitted(self, "function_")
-        if self.kernel is None:
-            raise AttributeError("the primal form has no kernel")
-        return kernels_of(self.function_)[0]
+        return kernels_of(self._dual())[0]
 
     @property
     def n_kept_(self) -> int:
         """Tokens at which prediction evaluates the kernel (dual form)."""
+        return kept_by(self._dual())
+
+    def _dual(self) -> KernelFunction:
         check_is_fitted(self, "function_")
-        if self.kernel is None:
-            raise AttributeError("the primal form keeps no tokens")
-        return kept_by(self.function_)
+        if not isinstance(self.function_, KernelFunction):
+            raise AttributeError("the primal form has no kernel")
+        return self.function_

@@ -143,7 +143,7 @@ class Tagger(SequenceEstimator):
                 report(k + 1, f"NLL per token {nll:.4f}")
         chosen = min(tried, key=lambda one: one.nll)
         found = self._member(chosen.candidate, curved)._learn(lesson)
-        facts = found.facts | {"tried_": tried, "chosen_": chosen.candidate}
+        facts = found.facts | {"tried_": tried, "cost_": chosen.candidate.cost}
         return Fit(found.function, facts, self._calibration(chosen, best))
 
     def _calibration(self, chosen: Tried, folds: list[HeldOut]) -> Calibration | None:
@@ -178,6 +178,11 @@ class Tagger(SequenceEstimator):
             random_state=self.random_state,
             n_jobs=self.n_jobs,
         )
+
+    @property
+    def chosen_(self) -> Candidate:
+        """The setting that was taken."""
+        return Candidate(not isinstance(self.kernel_, Linear), self.cost_, self.c2_)
 
     @property
     def kernel_(self) -> Any:

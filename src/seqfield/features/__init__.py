@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from seqfield.features.attributes import EDGE, Attributes
 from seqfield.features.spelling import Words
 from seqfield.features.template import Template
 from seqfield.features.window import Numeric, Window
-from seqfield.sequences import Sequences
+from seqfield.sequences import Sequences, is_frame, listed
 
 __all__ = [
     "EDGE",
@@ -59,19 +60,13 @@ def resolve(features: Any, X: Any) -> Encoder:
 def _by_kind(X: Any) -> Encoder:
     if _is_numeric(X):
         return Numeric()
-    try:
-        sequence = next(iter(X))
-    except StopIteration:
-        raise InputError("no sequences: X is empty") from None
-    except TypeError:
-        raise InputError(f"X must be a list of sequences, got {type(X).__name__}") from None
+    if isinstance(X, Iterator):
+        raise InputError(f"X is a {type(X).__name__}, which is used up by one look: pass a list")
+    sequence = listed(X)[0]
     if _is_numeric(sequence):
         return Numeric()
-    if isinstance(sequence, str):
-        raise InputError(
-            f"sequence 0 of X is the string {sequence!r}: a sequence is a list of tokens "
-            "(for characters, list(text))"
-        )
+    if is_frame(sequence):
+        sequence = list(map(tuple, sequence.to_numpy().tolist()))
     try:
         token = next(iter(sequence))
     except StopIteration:
@@ -106,9 +101,10 @@ def _by_token(token: Any) -> Encoder | None:
 
 
 def _is_numeric(thing: Any) -> bool:
-    """True for numbers in an array, a matrix or `Sequences`."""
-    return (
-        isinstance(thing, Sequences)
-        or sp.issparse(thing)
-        or (isinstance(thing, np.ndarray) and thing.ndim > 0 and thing.dtype.kind in "biuf")
-    )
+    """True for numbers in an array, a matrix, a data frame or `Sequences`."""
+    if isinstance(thing, Sequences) or sp.issparse(thing):
+        return True
+    if is_frame(thing):  # columns of several kinds make an array of objects
+        array = thing.to_numpy()
+        return all(isinstance(value, int | float | np.number) for value in array[:1].ravel())
+    return isinstance(thing, np.ndarray) and thing.ndim > 0 and thing.dtype.kind in "biuf"

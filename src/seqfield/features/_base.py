@@ -11,9 +11,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
+from seqfield._warn import warn
 from seqfield.errors import InputError
 from seqfield.persist import Arrays, Family, Header, State
-from seqfield.sequences import Offsets, Sequences, offsets_of
+from seqfield.sequences import Offsets, Sequences, is_frame, listed, offsets_of
 
 #: encoders that model files can hold
 ENCODERS: Family[Encoder, []] = Family("encoder")
@@ -102,16 +103,23 @@ def check_options(min_freq: Any, hash_bits: Any) -> None:
 def flatten(X: Any) -> tuple[list[Any], Offsets]:
     """All tokens in one list, and the offsets of the sequences."""
     try:
-        rows = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
+        rows = [_tokens(sequence) for sequence in listed(X)]
     except TypeError as error:
         raise InputError(f"X must be a list of sequences of tokens: {error}") from error
-    if not rows:
-        raise InputError("no sequences: X is empty")
     lengths = [len(row) for row in rows]
     if 0 in lengths:
         i = lengths.index(0)
         raise InputError(f"sequence {i} is empty: every sequence needs at least one token")
     return list(chain.from_iterable(rows)), offsets_of(lengths)
+
+
+def _tokens(sequence: Any) -> list[Any]:
+    """The tokens of one sequence; those of a data frame are its rows."""
+    if isinstance(sequence, list):
+        return sequence
+    if is_frame(sequence):
+        return list(map(tuple, sequence.to_numpy().tolist()))
+    return list(sequence)
 
 
 def by_frequency(counts: np.ndarray, min_freq: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,6 +130,9 @@ def by_frequency(counts: np.ndarray, min_freq: int) -> tuple[np.ndarray, np.ndar
     """
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] >= min_freq]
+    if len(counts) and not len(order):
+        told = f"min_freq={min_freq} leaves none of the {len(counts)} features: lower it"
+        warn(told, UserWarning)
     remap = np.full(len(counts), -1, np.int32)
     remap[order] = np.arange(len(order), dtype=np.int32)
     return order, remap

@@ -12,7 +12,7 @@ from seqfield.architectures._maps import DenseMap, SparseMap
 from seqfield.architectures.linear import Linear, Map
 from seqfield.chain import ChainScores
 from seqfield.errors import InputError
-from seqfield.functions._base import LEARNED, Floats, Learned, Shape
+from seqfield.functions._base import LEARNED, Floats, Learned, Shape, checked
 from seqfield.persist import Arrays, Header, State
 from seqfield.sequences import Sequences
 
@@ -44,7 +44,7 @@ class LinearFunction(Learned):
     def state(self) -> State:
         """Header and arrays for a model file."""
         a = self.architecture
-        header: dict[str, Any] = {"node": _map_header(a.node)}
+        header: dict[str, Any] = {"n_labels": a.n_labels, "node": _map_header(a.node)}
         arrays = {"theta": self.theta, "pairs": a.pairs} | _map_arrays("node", a.node)
         if a.edge is not None:
             header["edge"] = _map_header(a.edge)
@@ -55,6 +55,8 @@ class LinearFunction(Learned):
     def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         s = shape.n_labels
+        if header["n_labels"] != s:
+            raise InputError("wrong number of labels")
         node = _restored_map("node", header["node"], arrays, s)
         edge = None
         if "edge" in header:
@@ -65,9 +67,7 @@ class LinearFunction(Learned):
         if (np.diff(pairs) <= 0).any():
             raise InputError("transition table out of order")
         architecture = Linear(s, node, pairs, edge)
-        theta = np.asarray(arrays["theta"], np.float64)
-        if theta.shape != (architecture.n_parameters,):
-            raise InputError("wrong number of weights")
+        theta = checked("theta", arrays, (architecture.n_parameters,))
         if node.shape[0] != shape.n_features:
             raise InputError("wrong number of features")
         return cls(architecture, theta)
@@ -94,10 +94,9 @@ class BoostedFunction(LinearFunction):
     def restore(cls, header: Header, arrays: Arrays, shape: Shape) -> Self:
         """The function of what `state` gave; every index is range-checked."""
         plain = LinearFunction.restore(header, arrays, shape)
-        path = np.asarray(arrays["path"], np.float64)
-        if path.ndim != 2 or path.shape[1] != 4:
-            raise InputError("path of the wrong shape")
-        if not ((path[:, 0] >= 0) & (path[:, 0] < len(plain.theta))).all():
+        path = checked("path", arrays, (len(arrays["path"]), 4))
+        weights = path[:, 0]
+        if ((weights < 0) | (weights >= len(plain.theta)) | (weights % 1 != 0)).any():
             raise InputError("path out of range")
         if header["refitted"] not in (None, "log", "exp"):
             raise InputError("unknown kind of refit")

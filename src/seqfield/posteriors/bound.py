@@ -97,7 +97,7 @@ class Bound(NamedTuple):
             if abs(value) > FARTHEST:
                 raise InputError(
                     f"a search from {_told(place, kernels)} = {np.exp(value):.3g} leads nowhere: "
-                    "give a less extreme value, or use optimize_kernel=False"
+                    "give a less extreme value, or use learn_kernel=False"
                 )
         pairs, n_done = Pairs(self.tokens.x), 0
 
@@ -133,7 +133,7 @@ class Bound(NamedTuple):
                 warn(
                     f"{_told(place, kernels)} ended at {np.exp(value):.3g}, the limit of the "
                     "search: the bound rises beyond it. Give another value to start from, or use "
-                    "optimize_kernel=False",
+                    "learn_kernel=False",
                     ConvergenceWarning,
                 )
         return at(best.phi)

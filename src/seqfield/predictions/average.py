@@ -172,8 +172,8 @@ class Average:
         if impossible.any():
             i = int(np.argmax(impossible))
             raise LabelError(
-                f"sequence {i}: the model gives its known labels no chance: its constraints forbid "
-                "every labelling with them",
+                f"sequence {i}: the model's constraints forbid every labelling with the known "
+                "labels. Correct these labels, or leave them out",
                 place=(i, 0),
             )
         if len(held) == 1:
@@ -199,6 +199,8 @@ class Average:
         def lawful(part: Floats) -> Floats:
             return np.where(np.isneginf(part), -np.inf, 0.0)
 
+        # labels that are known rule others out, whatever these would let their neighbours be
+        node = np.where(np.isneginf(like.node), -np.inf, node)
         start, end = (None if part is None else lawful(part) for part in (like.start, like.end))
         scores = ChainScores(node, lawful(like.edge), like.offsets, start, end, check=False)
         return chain.viterbi(scores, n_jobs=self.n_jobs).labels

@@ -166,10 +166,12 @@ def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Ca
             scaled = rescaled(tempered(scores, 1.0 / slope), own, offsets)
             value, d_node, d_edge = loss(scaled, targets, weights)
             total += value
-            # what is forbidden stays so at any temperature
-            edge = np.where(np.isfinite(scores.edge), scores.edge, 0.0)
             by_label = slope * own * np.einsum("nj,nj->j", d_node, scores.node)
-            gradient[0] += by_label.sum() + slope * np.vdot(d_edge, edge)
+            gradient[0] += by_label.sum() + slope * np.vdot(d_edge, _finite(scores.edge))
+            ends = (scores.start, scores.offsets[:-1]), (scores.end, scores.offsets[1:] - 1)
+            for part, tokens in ends:
+                if part is not None:
+                    gradient[0] += slope * float(d_node[tokens].sum(axis=0) @ _finite(part))
             gradient[1 : 1 + s] += d_node.sum(axis=0)
             if slopes:
                 gradient[1 + s :] += by_label
@@ -185,6 +187,11 @@ def _fit_labels(parts: list[HeldOut], temperature: float, *, slopes: bool) -> Ca
         temperature * found.x[1 : 1 + s],
         np.exp(found.x[1 + s :]) if slopes else None,
     )
+
+
+def _finite(part: Floats) -> Floats:
+    """Zeros for what is forbidden, which stays so at any temperature."""
+    return np.where(np.isfinite(part), part, 0.0)
 
 
 def _mean(draws: list[ChainScores]) -> ChainScores:

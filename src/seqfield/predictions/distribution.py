@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -47,6 +48,7 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
+WHOLE = (int, np.integer)
 
 
 class LabelDistribution:
@@ -220,10 +222,23 @@ class LabelDistribution:
         for i, row in enumerate(listed):
             a, size = int(self.offsets[i]), int(self.offsets[i + 1] - self.offsets[i])
             for start, labels in _tuples("pattern", "(start, labels)", i, row, 2):
-                _inside("pattern", i, start, start + len(labels), size)
+                if not isinstance(labels, list | tuple | np.ndarray):
+                    what = f"must be (start, labels), got {(start, labels)!r}"
+                    raise InputError(f"sequence {i}: a pattern {what}")
+                end = start + len(labels) if isinstance(start, WHOLE) else start
+                _inside("pattern", i, start, end, size)
                 first.append(a + int(start))
-                masks.append(self.labels.encode([labels], self._missing).mask(len(self.labels)))
+                masks.append(self._mask(labels, i, int(start)))
         return _split(joint.window_prob(first, masks), listed)
+
+    def _mask(self, labels: Any, i: int, start: int) -> NDArray[np.bool_]:
+        """Which labels a pattern allows (T, S)."""
+        try:
+            return self.labels.encode([labels], self._missing).mask(len(self.labels))
+        except LabelError:
+            # the error shall name the place in the sequence, not in the pattern
+            self.labels.encode([*[[]] * i, [*[None] * start, *labels]], self._missing)
+            raise
 
     def given(self, known: Any) -> LabelDistribution:
         """p(y | x, known): the same distribution once some labels are known.
@@ -238,12 +253,14 @@ class LabelDistribution:
         """The same for labels that are encoded already."""
         if self.limits.joint:
             raise CapabilityError(self.limits.joint)
-        # a temperature keeps the order of the labellings of one chain, but not of an average
-        alone = len(self._scores.draws) == 1
+        scores = self._scores.given(known)
+        if self._temperature is not None and len(scores.draws) > 1:
+            # how probable a chain finds what is known is a matter of calibrated probabilities
+            scores = replace(scores, weights=self.single.given(known).weights)
         return LabelDistribution(
             self.labels,
-            (self._scores if alone else self.single).given(known),
-            temperature=self._temperature if alone else None,
+            scores,
+            temperature=self._temperature,
             limits=self.limits,
             missing_label=self._missing,
         )
@@ -282,9 +299,13 @@ class LabelDistribution:
 
 def _for_each(name: str, given: Any, n: int) -> list[Any]:
     """One list for each of n sequences."""
-    rows = [list(row) for row in given]
+    wanted = f"{name} must have one list for each of {n} sequences"
+    try:
+        rows = [list(row) for row in given]
+    except TypeError:
+        raise InputError(f"{wanted}, got {given!r}") from None
     if len(rows) != n:
-        raise InputError(f"{name} must have one list for each of {n} sequences, got {len(rows)}")
+        raise InputError(f"{wanted}, got {len(rows)}")
     return rows
 
 
@@ -296,7 +317,8 @@ def _tuples(what: str, form: str, i: int, row: list[Any], size: int) -> list[Any
 
 
 def _inside(what: str, i: int, start: Any, end: Any, size: int) -> None:
-    if not (isinstance(start, int | np.integer) and 0 <= start < end <= size):
+    whole = isinstance(start, WHOLE) and isinstance(end, WHOLE)
+    if not (whole and 0 <= start < end <= size):
         raise InputError(
             f"sequence {i}: the {what} from {start!r} to {end!r} is not within its {size} tokens"
         )

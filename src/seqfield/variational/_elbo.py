@@ -102,9 +102,9 @@ def elbo(
         if settings.gradient == "reparam":
             assert bound.gradient is not None  # the method has asked for it
             bent = bound.curvature if settings.natural else None
-            found = by_reparameterisation(moments, bound.gradient, settings.n_samples, rng, bent)
+            found = by_reparameterisation(moments, bound.gradient, settings.n_mc, rng, bent)
         else:
-            found = by_scores(moments, bound.values, settings.n_samples, rng)
+            found = by_scores(moments, bound.values, settings.n_mc, rng)
         total += pi[c] * float(found.values.sum())
         out.moments.append(moments)
         _pull(out, batch, found, pi[c], c)

@@ -10,8 +10,8 @@ independent T ~ N(M, W). With v_q = diag(a_q R H_q^-1 R') + a_q rest the bound o
 
 where M_tq and W_tq are sums over the neighbours of t. H >= I, so its Cholesky factor needs no
 jitter. Its size is the rank of the kernel, not the number of tokens. ``rest`` is the variance of
-the part of the functions that landmarks leave out; it stays as in the prior. Without it, tr H_q^-1
-= r - lambda_q . v_q.
+the part of the functions that inducing tokens leave out; it stays as in the prior. Without it,
+tr H_q^-1 = r - lambda_q . v_q.
 
 The bound is concave in the means, and in each covariance. Means are found by L-BFGS. For the
 covariances, lambda_q = sum of softmax weights is a fixed point. A step towards it is a natural

@@ -78,20 +78,20 @@ class StochasticVariational:
     gradient: str = "reparam"
     natural: bool = True
     n_components: int = 1
-    n_samples: int = 10
+    n_mc: int = 10
     batch_size: int = 50
     max_iter: int = 100
     tol: float = 1e-4
     learning_rate: float = 0.02
-    optimize_kernel: bool = True
-    optimize_inducing: bool = False
+    learn_kernel: bool = True
+    learn_inducing: bool = False
     seed: int = 0
     needs = (INDUCING, OWN_CRITERION)
 
     def moves(self, architecture: Inducing) -> bool:
         """Whether the prior has parameters to learn."""
-        learns = self.optimize_kernel and len(architecture.kernel.log_parameters) > 0
-        return learns or self.optimize_inducing
+        learns = self.learn_kernel and len(architecture.kernel.log_parameters) > 0
+        return learns or self.learn_inducing
 
     def fit(self, problem: InducingProblem, callback: Callback | None = None) -> Fitted:
         """Maximise the ELBO, from the prior on."""
@@ -328,16 +328,16 @@ class _State:
     def _move_prior(self, batch: Batch, found: Gradient) -> None:
         settings, model = self.settings, self.architecture
         kernel, tokens = model.kernel, model.tokens
-        if settings.optimize_kernel and len(kernel.log_parameters):
+        if settings.learn_kernel and len(kernel.log_parameters):
             slope = model.by_parameters(batch, found.phi, found.rest)
             moved = kernel.log_parameters + self._towards("kernel", slope, settings.learning_rate)
             if np.abs(moved).max() > FARTHEST:
                 raise InputError(
                     f"a step took kernel parameters to exp({moved.round(1).tolist()}): lower "
-                    "learning_rate, or use optimize_kernel=False"
+                    "learning_rate, or use learn_kernel=False"
                 )
             kernel = kernel.with_log_parameters(moved)
-        if settings.optimize_inducing:
+        if settings.learn_inducing:
             slope = model.by_tokens(batch, found.phi)
             tokens = tokens + self._towards("tokens", slope, settings.learning_rate)
         if kernel is not model.kernel or tokens is not model.tokens:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from seqfield.data.annotation._text import NAMELESS, Text
-from seqfield.data.conll import _read_text
 from seqfield.data.schemes import Scheme, get_scheme
+from seqfield.data.text import Source, read_text
 from seqfield.errors import FormatError
 
-Path = str | os.PathLike[str]
 Labels = list[str | None]
 
 
 def read_doccano(
-    source: Path | IO[Any], *, scheme: str | None = "BIO", snap: bool = False
+    source: Source, *, scheme: str | None = "BIO", snap: bool = False
 ) -> tuple[list[list[Any]], list[Labels | None]]:
     """Read what doccano exports of a sequence labelling project (JSONL).
 
@@ -43,9 +41,9 @@ def read_doccano(
     ([[('Ana',), ('Ruiz',), ('sang',)]], [['B-PER', 'I-PER', 'O']])
     """
     named = None if scheme is None else get_scheme(scheme)
-    name, text = _read_text(source, "utf-8")
+    name, text = read_text(source, None)
     X, y = [], []
-    for k, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+    for k, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         record = _Record(name, k, "", named, snap)
@@ -59,7 +57,7 @@ def read_doccano(
 
 
 def read_labelstudio(
-    source: Path | IO[Any],
+    source: Source,
     *,
     scheme: str | None = "BIO",
     snap: bool = False,
@@ -87,10 +85,10 @@ def read_labelstudio(
     ([[('Ana',)]], [['B-PER']])
     """
     named = None if scheme is None else get_scheme(scheme)
-    name, text = _read_text(source, "utf-8")
+    name, text = read_text(source, None)
     key = "predictions" if predictions else "annotations"
     X, y = [], []
-    for i, (line, thing) in enumerate(_elements(text.removeprefix("\ufeff"), name)):
+    for i, (line, thing) in enumerate(_elements(text, name)):
         record = _Record(name, line, f"task {i}: ", named, snap)
         task = record.mapping(thing, "it")
         found = record.text(record.mapping(record.need(task, "data"), "data"))

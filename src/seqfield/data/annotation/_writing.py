@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from seqfield.data.annotation._text import NAMELESS, Text
 from seqfield.data.schemes import NO_SPANS, reading, spans
+from seqfield.data.text import Target, write_text
 from seqfield.errors import InputError
-from seqfield.persist import write_atomically
-
-Path = str | os.PathLike[str]
+from seqfield.sequences import listed
 
 
 class Marked(NamedTuple):
@@ -26,7 +24,7 @@ class Marked(NamedTuple):
     probability: float | None = None
 
 
-def write_doccano(target: Path | IO[str], X: Any, y: Any = None, *, meta: Any = None) -> None:
+def write_doccano(target: Target, X: Any, y: Any = None, *, meta: Any = None) -> None:
     """Write sequences for doccano's sequence labelling (import format JSONL).
 
     Parameters
@@ -42,11 +40,11 @@ def write_doccano(target: Path | IO[str], X: Any, y: Any = None, *, meta: Any = 
     {"id": 0, "text": "Ana Ruiz sang", "label": [[0, 8, "PER"]], "tokens": ["Ana", "Ruiz", "sang"]}
     """
     records = doccano_records(X, y, meta)
-    _write(target, "".join(f"{dumped(record)}\n" for record in records))
+    write_text(target, "".join(f"{dumped(record)}\n" for record in records))
 
 
 def write_labelstudio(
-    target: Path | IO[str],
+    target: Target,
     X: Any,
     y: Any = None,
     *,
@@ -79,7 +77,7 @@ def write_labelstudio(
     tasks = labelstudio_tasks(
         X, y, meta, scores, model_version=model_version, from_name=from_name, to_name=to_name
     )
-    _write(target, "[\n" + ",\n".join(map(dumped, tasks)) + "\n]\n")
+    write_text(target, "[\n" + ",\n".join(map(dumped, tasks)) + "\n]\n")
 
 
 def doccano_records(X: Any, y: Any = None, meta: Any = None) -> Iterator[dict[str, Any]]:
@@ -131,6 +129,7 @@ def _unless_none(name: str, value: Any) -> dict[str, Any]:
 
 def _each(X: Any, y: Any, meta: Any) -> Iterator[tuple[Text, list[Marked] | None, dict[str, Any]]]:
     """Text, spans (None without labels) and further values of each sequence."""
+    X = listed(X) if len(X) else []
     rows = [None] * len(X) if y is None else list(y)
     extra = [{}] * len(X) if meta is None else list(meta)
     _check_size("y", rows, X)
@@ -167,6 +166,8 @@ def _labels_of_tokens(rows: list[Any]) -> bool:
 
 def _marked(row: Any, size: int, i: int, single: bool) -> list[Marked]:
     """The spans of one sequence, from labels or spans."""
+    if isinstance(row, str):
+        raise InputError(f"sequence {i}: y must be a list of labels or spans, got {row!r}")
     things = list(row)
     if all(isinstance(thing, tuple | list) for thing in things):
         return [_checked_span(thing, size, i) for thing in things]
@@ -190,14 +191,3 @@ def _checked_span(span: Any, size: int, i: int) -> Marked:
     if not (whole and 0 <= start < end <= size):
         raise InputError(f"sequence {i}: the span {span!r} is not within its {size} tokens")
     return Marked(kind or NAMELESS, int(start), int(end), None if p is None else float(p))
-
-
-def _write(target: Path | IO[str], text: str) -> None:
-    if isinstance(target, str | os.PathLike):
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(f"UTF-8 cannot hold this text: {error.reason}") from error
-        write_atomically(target, data)
-    else:
-        target.write(text)
