@@ -8,47 +8,37 @@ import re
 import pytest
 
 import seqfield as sf
+from seqfield.cli.learners import CLASSES
 
-from ..support.commands import run, write
+from ..support.commands import run
 from ..support.estimators import BIO, NAMES, NEW_BIO, NEW_WORDS, WORDS, quiet
 from ..support.reports import embedded
 
 pytestmark = quiet
 
-#: learners by the name of their class; AdaBoost is a baseline, which has none
-LEARNERS = {
-    "CRF": "crf",
-    "Tagger": "tagger",
-    "StructuredPerceptron": "perceptron",
-    "SequenceBoost": "boost",
-    "HMM": "hmm",
-    "GPSC": "gpsc",
-    "KernelCRF": "kernelcrf",
-    "HMSVM": "hmsvm",
-    "GPSL": "gpsl",
-    "GPStruct": "gpstruct",
-    "StructuredSVGP": "svgp",
-}
+#: learners by the name of their class
+LEARNERS = {name: learner for learner, name in CLASSES.items()}
 #: options that keep fits small
 SMALL = {
-    "GPStruct": ("--steps", "20"),
-    "StructuredSVGP": ("--max-iter", "5", "--inducing", "20"),
+    "GPStruct": ("--n-steps", "20", "--n-chains", "2"),
+    "StructuredSVGP": ("--max-iter", "5", "--n-inducing", "20"),
     "SequenceBoost": ("--max-iter", "60"),
-    "KernelCRF": ("--cliques", "20"),
+    "AdaBoost": ("--max-iter", "60"),
+    "KernelCRF": ("--n-cliques", "20"),
     "GPSL": ("--max-iter", "10"),
 }
 every = pytest.mark.parametrize("name", LEARNERS)
 
 
 def test_every_estimator_is_a_learner():
-    assert LEARNERS.keys() == {*NAMES} - {"AdaBoost"}
+    assert LEARNERS.keys() == {*NAMES}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
-    write(folder / "train.txt", WORDS, BIO)
-    write(folder / "new.txt", NEW_WORDS, NEW_BIO)
+    sf.write_conll(folder / "train.txt", WORDS, BIO)
+    sf.write_conll(folder / "new.txt", NEW_WORDS, NEW_BIO)
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 import seqfield as sf
 from seqfield.functions import LEARNED, Learned
 
-from ..support.commands import run, write
+from ..support.commands import run
 from ..support.estimators import (
     BIO,
     JOINT,
@@ -56,7 +56,7 @@ def scored(monkeypatch):
 def files(tmp_path_factory):
     """A column file, and the models that were saved."""
     folder = tmp_path_factory.mktemp("scoring")
-    write(folder / "new.txt", NEW_WORDS, NEW_BIO)
+    sf.write_conll(folder / "new.txt", NEW_WORDS, NEW_BIO)
     models = {}
 
     def model(name):
