@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
     "n_folds": 2,
 }
 #: most iterations where one costs much: of boosting, of variational sweeps, of stochastic steps
-MOST = {"bound": 60, "amplitude": 20, "n_mc": 5}
+MOST = {"bound": 40, "amplitude": 20, "n_mc": 5}
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 
 every = pytest.mark.parametrize("name", NAMES)
