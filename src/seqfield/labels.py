@@ -64,7 +64,7 @@ class LabelSet:
             raise LabelError(f"classes must be a list of labels: {error}") from error
         self.index: dict[Hashable, int] = {name: k for k, name in enumerate(self.names)}
         if len(self.index) != len(self.names):
-            raise LabelError("the same label is listed twice")
+            raise LabelError("classes must be a list of different labels: one is there twice")
 
     def __len__(self) -> int:
         return len(self.names)

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV
 import seqfield as sf
 from seqfield.chain.reference import enumerate_labellings
 from seqfield.data.schemes import get_scheme
+from seqfield.estimators._base import constrained
 from seqfield.kernels import RBF, Graph, Linear
 
 pytestmark = pytest.mark.filterwarnings(
@@ -53,7 +54,7 @@ MODES = {
     "several kernels": sf.KernelCRF([KERNEL, Linear()], n_cliques=10),
     "mean field": sf.KernelCRF(KERNEL, gain="meanfield", n_cliques=6),
     "tokens alone": sf.KernelCRF(KERNEL, transitions=False, n_cliques=10),
-    "landmarks, sampled": sf.GPStruct(KERNEL, 8, n_inducing=6, n_samples=4),
+    "inducing, sampled": sf.GPStruct(KERNEL, 8, n_inducing=6, n_samples=4),
     "slices": sf.GPStruct(KERNEL, 40, sampler="ess", n_samples=4),
     "piecewise": sf.StructuredSVGP(KERNEL, 6, likelihood="piecewise", max_iter=2, n_samples=4),
     "mixture": sf.StructuredSVGP(KERNEL, 6, n_components=2, max_iter=2, n_samples=4),
@@ -80,7 +81,7 @@ def models():
 
 def listed(model, k):
     """All labellings of a new sequence and the mean of their probabilities over draws."""
-    chains = [model._constrained(one) for one in model._draws(model.encode(NEW))]
+    chains = constrained(model.function_.draws(model.encode(NEW)), model.constraint_)
     every = [enumerate_labellings(one, k) for one in chains]
     return every[0].labels, np.mean([one.probabilities for one in every], axis=0)
 

@@ -65,7 +65,7 @@ def calibrate(
     choice("method", method, METHODS)
     if cv == "prefit":
         lesson = model.lesson(X, y, sample_weight=sample_weight, lengths=lengths)
-        found = fit_calibration([scored(model, model.function_, lesson)], method)
+        found = fit_calibration([scored(model, model._scorer(), lesson)], method)
         return _rescaled(model, found, method)
     number("cv", cv, low=2, whole=True)
     if lengths is not None:
@@ -93,7 +93,7 @@ def calibration_gain(
     if len(data) < 2:
         raise InputError("calibration is judged on held-out parts: it needs at least two sequences")
     lesson = model.lesson(data, rows)
-    held = scored(model, model.function_, lesson)
+    held = scored(model, model._scorer(), lesson)
     order = model._random().permutation(len(data))
     proba: list[Any] = [None] * len(data)
     labels = list(proba)

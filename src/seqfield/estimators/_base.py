@@ -145,6 +145,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         """
         check(self)
         check_jobs(self.n_jobs)
+        self._random()
         again = getattr(self, "warm_start", False) and hasattr(self, "function_")
         if again and self.calibrate:
             raise CapabilityError(
@@ -290,13 +291,14 @@ class SequenceEstimator(BaseEstimator, ABC):
         """X in the features of the fitted model."""
         check_is_fitted(self, "function_")
         encoder: Encoder = self.features_
-        if isinstance(X, Sequences) and not isinstance(encoder, Numeric):
-            if X.n_features != self.n_features_in_:
+        if isinstance(X, Sequences) and type(encoder) is not Numeric:
+            if X.n_features == self.n_features_in_:
+                return X  # encoded already, by this model's features_
+            if not isinstance(encoder, Numeric):  # a window takes the numbers themselves as well
                 raise InputError(
                     f"X has {X.n_features} features, the model was trained with "
                     f"{self.n_features_in_}"
                 )
-            return X  # encoded already, by this model's features_
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
     def _numbers(self, data: Sequences) -> int:

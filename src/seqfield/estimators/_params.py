@@ -190,6 +190,10 @@ def described(cls: type) -> str:
         form = f"{param.form}, " if param.form else ""
         lines.append(f"{name} : {form}default {param.default!r}")
         lines += textwrap.wrap(
-            param.help, WIDTH - 4, initial_indent="    ", subsequent_indent="    "
+            param.help,
+            WIDTH - 4,
+            initial_indent="    ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
         )
     return "\n".join(lines)

@@ -81,7 +81,7 @@ class SequenceBoost(LinearEstimator):
         ),
         words=("loose", "tight", "exact"),
     )
-    max_iter: int = whole(default=1000, help="rounds", low=1)
+    max_iter: int = whole(default=1000, help="most rounds of boosting", low=1)
     smoothing: float = real(
         default=1e-4,
         help="pulls steps towards zero where there is little evidence; more regularises more",

@@ -345,7 +345,9 @@ class GPSC(KernelEstimator):
     def _facts(
         self, goal: Objective, found: Minimum, setting: Setting
     ) -> tuple[Floats, dict[str, Any]]:
-        stuck = STUCK if self.solver == "newton" else f"{STUCK}; or use solver='newton'"
+        # only the dense method has another solver; an instance was chosen on purpose
+        other = (self.solver, self.method, self.engine) == ("lbfgs", "dense", "numba")
+        stuck = f"{STUCK}; or use solver='newton'" if other else STUCK
         theta, facts = descent_facts(goal, found, Watch(), REMEDY, stuck=stuck)
         return theta, facts | setting.facts
 

@@ -161,7 +161,7 @@ class KernelCRF(KernelEstimator):
         begin = Round(0, found.start, minimum.value, minimum.value)
         last = path[-1] if path else begin
         minimum = minimum._replace(value=last.risk, gradient=None)
-        _, facts = descent_facts(None, minimum, watch, "raise max_iter, or the penalty or tol")
+        _, facts = descent_facts(None, minimum, watch, "raise the penalty c2, or tol")
         chosen, kept = found.atoms[: last.n_atoms], found.coefficients(best_iter)
         coefficients = np.zeros((len(covs), n, table.n_columns))
         for atom, value in zip(chosen, kept, strict=True):

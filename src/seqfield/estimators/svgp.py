@@ -162,7 +162,7 @@ class StructuredSVGP(KernelEstimator):
     )
     eta: float = eta_param()
     transitions: bool = transitions_param()
-    max_iter: int = whole(default=100, help="epochs", low=1)
+    max_iter: int = whole(default=100, help="most epochs, passes over the data", low=1)
     tol: float = real(
         default=1e-3,
         help=(

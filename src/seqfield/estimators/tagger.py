@@ -28,6 +28,7 @@ from seqfield.predictions.calibration import (
 )
 from seqfield.progress import progress
 from seqfield.sequences import Sequences
+from seqfield.solvers.lbfgs import LBFGS
 
 #: distinct tokens beyond which only the linear kernel is tried: others need a gram matrix
 MOST_TOKENS = 15_000
@@ -161,8 +162,8 @@ class Tagger(SequenceEstimator):
         if not found:
             raise InputError(f"candidates must be a list of (curved, cost, c2), got {given!r}")
         for one in found:
-            number("cost", one.cost, low=0)
-            number("c2", one.c2, low=0)
+            number("candidates: cost", one.cost, low=0)
+            number("candidates: c2", one.c2, low=0)
         return found
 
     def _member(self, candidate: Candidate, curved: Kernel | None) -> GPSC:
@@ -173,8 +174,7 @@ class Tagger(SequenceEstimator):
             cost=candidate.cost,
             c2=candidate.c2,
             eta=ETA,
-            max_iter=self.max_iter,
-            tol=self.tol,
+            solver=LBFGS(max_iter=self.max_iter, tol=self.tol, n_jobs=self.n_jobs),
             random_state=self.random_state,
             n_jobs=self.n_jobs,
         )

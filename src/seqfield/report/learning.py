@@ -32,8 +32,9 @@ def learning_curve(
 ) -> dict[str, Any]:
     """Scores on (X, y) of clones of ``model``, fitted on 6 % to all of the training sequences.
 
-    Each share contains the smaller shares. Shares of fewer than two sequences are left out. The
-    cost is about twice that of one fit on all sequences.
+    Each share contains the smaller shares. Shares of fewer than two sequences are left out, and so
+    are those that are too small for the model, such as for folds or early stopping. The cost is
+    about twice that of one fit on all sequences.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("test")
@@ -54,7 +55,12 @@ def learning_curve(
         step(f"learning from {size:,} sequences")
         chosen = np.sort(order[:size])
         part = clone(model).set_params(**{"classes": classes, "verbose": False} | _cold(model))
-        part.fit(_some(X_train, chosen), _some(y_train, chosen))
+        try:
+            part.fit(_some(X_train, chosen), _some(y_train, chosen))
+        except InputError:
+            if not points:
+                raise
+            break  # all of the data can be learned from, and so few of them cannot
         points[size] = intervals(judge(part, X, y, scheme), n_boot)
     sizes = sorted(points)
     keys = [key for key in CURVES if key in points[sizes[-1]]]
