@@ -20,8 +20,8 @@ pytestmark = quiet
 LEARNERS = {name: learner for learner, name in CLASSES.items()}
 #: options that keep fits small
 SMALL = {
-    "GPStruct": ("--n-steps", "20", "--n-chains", "2"),
-    "StructuredSVGP": ("--max-iter", "5", "--n-inducing", "20"),
+    "GPStruct": ("--n-steps", "20", "--n-chains", "2", "--n-samples", "8"),
+    "StructuredSVGP": ("--max-iter", "5", "--n-inducing", "20", "--n-samples", "8"),
     "SequenceBoost": ("--max-iter", "60"),
     "AdaBoost": ("--max-iter", "60"),
     "KernelCRF": ("--n-cliques", "20"),

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
 from seqfield.errors import BudgetError, InputError
+from seqfield.estimators._device import GPSC_ON_DEVICE, GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import REGISTRY
 from seqfield.estimators._params import check
 from seqfield.solvers.greedy import Greedy
@@ -150,6 +151,15 @@ def test_help_and_words_agree(name):
     for key, param in TABLES[name].items():
         for word in re.findall(r'"(\w+)"', param.help):
             assert word in every_word or word not in others, (key, word)
+
+
+@pytest.mark.parametrize(
+    ("name", "on_device"), [("GPSC", GPSC_ON_DEVICE), ("GPStruct", GPSTRUCT_ON_DEVICE)]
+)
+def test_what_runs_on_a_device_is_said_by_parameters(name, on_device):
+    for key, values in on_device.allowed.items():
+        for value in values:
+            TABLES[name][key].check(key, value)
 
 
 # --- advice ---------------------------------------------------------------------------------------

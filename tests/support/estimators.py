@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "learn_kernel": False,
     # whatever the chains have reached: few draws of a posterior are averaged as many are
     "n_steps": 20,
-    "n_chains": 2,
+    "n_chains": 1,
     "n_samples": 8,
     "n_mc": 4,
     "n_cliques": 25,
@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
     "n_folds": 2,
 }
 #: most iterations where one costs much: of boosting, of variational sweeps, of stochastic steps
-MOST = {"bound": 60, "amplitude": 20, "n_mc": 8}
+MOST = {"bound": 60, "amplitude": 20, "n_mc": 5}
 TEMPLATE = "U0:%x[0,0]\nU1:%x[-1,0]\nU2:%x[0,1]\nB"
 
 every = pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from seqfield.errors import InputError
 from seqfield.labels import SETS, is_missing
-from seqfield.report.intervals import intervals
+from seqfield.report.intervals import Score, intervals
 from seqfield.report.judged import judge
 from seqfield.sequences import Sequences
 
@@ -46,7 +46,7 @@ def learning_curve(
         raise InputError("a learning curve needs at least two training sequences")
     order = np.random.default_rng(random_state).permutation(len(y_train))
     classes = _labels(model, y_train)
-    points = {}
+    points: dict[int, dict[str, Score]] = {}
     # the fit on all sequences, in their own order, comes first: an error then names the true place
     for share in SHARES:
         size = round(share * len(order))
