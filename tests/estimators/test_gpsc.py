@@ -395,10 +395,8 @@ def damaged(array):
 
 
 @quiet
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in ("slice", "prefix")])
 def test_damaged_arrays_are_refused(name, tmp_path):
-    if name in ("slice", "prefix"):
-        pytest.skip("the same arrays as others")
     model, x, y = variant(name)
     path = tmp_path / "m.sf"
     model.fit(x, y).save(path)
