@@ -18,6 +18,10 @@ from seqfield.functions import Learned, LinearFunction
 Floats = NDArray[np.float64]
 
 
+class NoWeightsError(CapabilityError, AttributeError):
+    """Weights of features are asked of a model with a kernel; to `hasattr`, they are not there."""
+
+
 class Weight(NamedTuple):
     """One weight of a linear model: its label, feature and value."""
 
@@ -90,16 +94,12 @@ class LinearEstimator(SequenceEstimator):
     @property
     def theta_(self) -> Floats:
         """All weights; a model with a kernel has none."""
-        try:
-            return self._weights().theta
-        except CapabilityError as error:  # to hasattr, what is not there is an AttributeError
-            raise AttributeError(str(error)) from error
+        return self._weights().theta
 
     @property
     def transitions_(self) -> Floats:
         """Transition scores (S, S) from row label to column label, without constraints."""
-        check_is_fitted(self, "function_")
-        return self.function_.transitions
+        return self.scorer.transitions
 
     @property
     def n_features_used_(self) -> int:
@@ -125,7 +125,7 @@ class LinearEstimator(SequenceEstimator):
     def _weights(self) -> LinearFunction:
         check_is_fitted(self, "function_")
         if not isinstance(self.function_, LinearFunction):
-            raise CapabilityError(
+            raise NoWeightsError(
                 "a model with a kernel has coefficients of tokens, not weights of features"
             )
         return self.function_
