@@ -162,7 +162,7 @@ class SequenceEstimator(BaseEstimator, ABC):
             lesson._replace(show=bool(self.verbose)), self.function_ if again else None
         )
         if self.calibrate and found.calibration is None:
-            parts = held_out(self, lesson, self._random())
+            parts = held_out(self, lesson, random_of(self))
             found = found._replace(calibration=fit_calibration(parts, self.calibrate))
         self._keep(lesson, found, data.n_features, self.notes_ if again else {})
         return self
@@ -184,17 +184,6 @@ class SequenceEstimator(BaseEstimator, ABC):
         for name, value in found.facts.items():
             setattr(self, name, value)
 
-    def _random(self) -> np.random.RandomState:
-        try:
-            state: np.random.RandomState = check_random_state(self.random_state)
-            return state
-        except ValueError as error:
-            raise InputError(f"random_state: {error}") from error
-
-    def _seed(self) -> int:
-        """A seed for what draws its own numbers."""
-        return int(self._random().randint(2**31 - 1))
-
     # --- use ------------------------------------------------------------------------------------
 
     def distribution(self, X: Any, *, lengths: Any = None) -> LabelDistribution:
@@ -207,21 +196,23 @@ class SequenceEstimator(BaseEstimator, ABC):
         [['B-QTY', 'B-UNIT', 'B-NAME']]
         """
         data = self.encode(X, lengths)
-        numbers = self._numbers(data)
-        if numbers > HELD:
-            raise BudgetError(
-                f"the scores of {data.n_tokens:,} tokens by {self.function_.n_draws} posterior "
-                f"draws take {8 * numbers / 2**30:.3g} GiB: ask about fewer sequences at a time, "
-                "or go through distributions(X)"
-            )
-        return self._said(data)
+        _check_held(
+            data,
+            self.function_,
+            len(self.labels_),
+            "ask about fewer sequences at a time, or go through distributions(X)",
+        )
+        return self.distribution_of(self.scorer.draws(data, self.n_jobs))
 
     def distributions(self, X: Any, *, lengths: Any = None) -> Iterator[LabelDistribution]:
         """The same in blocks of whole sequences, in order, so that memory has a bound."""
         data = self.encode(X, lengths)
-        n_blocks = 1 if self.function_.n_draws == 1 else -(-self._numbers(data) // DRAWN)
+        n_draws = self.function_.n_draws
+        numbers = data.n_tokens * len(self.labels_) * n_draws
+        n_blocks = 1 if n_draws == 1 else -(-numbers // DRAWN)
         for first, last in even_bounds(data.offsets, n_blocks):
-            yield self._said(data if n_blocks == 1 else data[np.arange(first, last)])
+            block = data if n_blocks == 1 else data[np.arange(first, last)]
+            yield self.distribution_of(self.scorer.draws(block, self.n_jobs))
 
     def predict(self, X: Any, *, lengths: Any = None, decoding: Decoding = "viterbi") -> list[Any]:
         """Labels of each sequence.
@@ -259,9 +250,10 @@ class SequenceEstimator(BaseEstimator, ABC):
         """
         data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
+        targets = self.labels_.encode(rows, self.missing_label)
         out, at = [], 0
         for said in self.distributions(data):
-            out.append(said.log_prob(rows[at : at + len(said)]))
+            out.append(said.joint.log_prob(targets[np.arange(at, at + len(said))]))
             at += len(said)
         return np.concatenate(out)
 
@@ -299,16 +291,11 @@ class SequenceEstimator(BaseEstimator, ABC):
             return X  # encoded already, by this model's features_
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
-    def _numbers(self, data: Sequences) -> int:
-        """Numbers in the scores of all draws."""
-        return data.n_tokens * len(self.labels_) * self.function_.n_draws
-
-    def _scorer(self) -> Learned:
-        """The function that predicts."""
+    @property
+    def scorer(self) -> Learned:
+        """The function that predicts: what was learned, with the present way to predict."""
+        check_is_fitted(self, "function_")
         return self.function_
-
-    def _said(self, data: Sequences) -> LabelDistribution:
-        return self.distribution_of(self._scorer().draws(data, self.n_jobs))
 
     def distribution_of(self, draws: list[ChainScores]) -> LabelDistribution:
         """The distribution of scores that are not those of ``function_``, such as ones without a
@@ -334,6 +321,31 @@ class SequenceEstimator(BaseEstimator, ABC):
             "have probabilities calibrated on held-out folds"
         )
         return Limits(probabilities=why)
+
+
+def random_of(model: SequenceEstimator) -> np.random.RandomState:
+    """The random numbers of an estimator's ``random_state``."""
+    try:
+        state: np.random.RandomState = check_random_state(model.random_state)
+        return state
+    except ValueError as error:
+        raise InputError(f"random_state: {error}") from error
+
+
+def seed_of(model: SequenceEstimator) -> int:
+    """A seed for what draws its own numbers."""
+    return int(random_of(model).randint(2**31 - 1))
+
+
+def _check_held(data: Sequences, function: Learned, n_labels: int, remedy: str) -> None:
+    """Raise a `BudgetError` if the scores of all draws take too much memory at once."""
+    numbers = data.n_tokens * n_labels * function.n_draws
+    if numbers > HELD:
+        by = f" by {function.n_draws} posterior draws" if function.n_draws > 1 else ""
+        raise BudgetError(
+            f"the scores of {data.n_tokens:,} tokens{by} take {8 * numbers / 2**30:.3g} GiB: "
+            f"{remedy}"
+        )
 
 
 def constrained(draws: list[ChainScores], constraint: Constraint | None) -> list[ChainScores]:
@@ -362,5 +374,6 @@ def held_out(
 
 def scored(model: SequenceEstimator, function: Learned, lesson: Lesson) -> HeldOut:
     """Sequences scored by a function that was not learned from them."""
+    _check_held(lesson.data, function, lesson.n_labels, "calibrate on fewer sequences")
     draws = constrained(function.draws(lesson.data, model.n_jobs), lesson.constraint)
     return HeldOut(draws, lesson.targets, lesson.weights)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield._checks import number
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of
 from seqfield.estimators._descent import Floats, Merit, descent_facts, following, tell, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
@@ -141,7 +141,7 @@ class SequenceBoost(LinearEstimator):
             plain = ElasticNet(0.0, 0.0)
             return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
 
-        train, watch = watched(lesson, self, self._random(), merit)
+        train, watch = watched(lesson, self, random_of(self), merit)
         if theta.any():  # what is there already may be the best on held-out data
             watch(Step(0, theta, float("nan")))
         problem = LinearProblem.of(

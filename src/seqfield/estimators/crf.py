@@ -6,7 +6,7 @@ import numpy as np
 
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Floats, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
@@ -122,7 +122,7 @@ class CRF(LinearEstimator):
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         solver = self._solver(len(lesson.data))
         train, watch = watched(
-            lesson, self, self._random(), lambda held: self._goal(held, architecture, loss).value
+            lesson, self, random_of(self), lambda held: self._goal(held, architecture, loss).value
         )
         goal = self._goal(train, architecture, loss, prior)
         theta = np.zeros(architecture.n_parameters)
@@ -190,10 +190,10 @@ class CRF(LinearEstimator):
         if self.solver == "sgd":
             # small data need small batches, or an epoch has too few steps
             size = max(1, min(32, n // 100))
-            return SGD(max_iter=most, batch_size=size, seed=self._seed())
+            return SGD(max_iter=most, batch_size=size, seed=seed_of(self))
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
         descent = kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
         if plain or self.loss != "marginal":
             return descent
-        return Restarts(descent, self.n_restarts, seed=self._seed())
+        return Restarts(descent, self.n_restarts, seed=seed_of(self))

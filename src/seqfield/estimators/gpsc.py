@@ -9,7 +9,7 @@ import numpy as np
 from seqfield.architectures.lookup import Lookup
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import STUCK, Floats, Watch, descent_facts, following
 from seqfield.estimators._device import GPSC_ON_DEVICE
 from seqfield.estimators._files import register
@@ -210,7 +210,7 @@ class GPSC(KernelEstimator):
         self._check()
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        seed = self._seed() if self.n_inducing is not None else 0
+        seed = seed_of(self) if self.n_inducing is not None else 0
         grams = grams_of(self, seed)
         tokens = Tokens.of(lesson.data)
         setting = Setting(kernel, float(self.c2), eta_of(self, lesson), lesson, tokens, grams)
@@ -252,7 +252,7 @@ class GPSC(KernelEstimator):
     def _learned_kernel(self, setting: Setting) -> Setting:
         """The kernel's parameters, c2 and eta where the evidence is largest."""
         lesson = setting.lesson
-        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, self._random()))
+        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, random_of(self)))
         tokens = Tokens.of(some.data)
         goal = some._replace(data=tokens.numbered()).objective(
             Lookup(lesson.n_labels, tokens.x.shape[0]), LogLoss(), setting.prior, self.n_jobs
@@ -312,7 +312,7 @@ class GPSC(KernelEstimator):
         return Fit(setting.function(covariance, gram, theta), facts)
 
     def _learn_sparse(self, setting: Setting) -> Fit:
-        chosen = Sparse.of(self).choose(setting, self._loss(), self._random())
+        chosen = Sparse.of(self).choose(setting, self._loss(), random_of(self))
         theta, facts = self._facts(chosen.goal, chosen.minimum, setting)
         function = setting.function(chosen.covariance, chosen.gram, theta)
         return Fit(function, facts | chosen.facts)
@@ -325,14 +325,14 @@ class GPSC(KernelEstimator):
         theta, facts = self._facts(goal, self._run(self._solver(), goal, setting), setting)
         evidence = log_evidence(goal, theta, covariance=self.laplace)
         facts |= {"log_evidence_": evidence.value, "log_evidence_error_": evidence.error}
-        rng = np.random.default_rng(self._seed())
+        rng = np.random.default_rng(seed_of(self))
         draws = posterior_samples(goal, theta, self.n_samples, rng, self.laplace)
         function = DrawnFunction.of(
             basis,
             np.vstack([theta, draws]),
             s,
             root_eta=rooted.root_eta,
-            seed=self._seed(),
+            seed=seed_of(self),
             variance=1.0 / setting.c2,
         )
         return Fit(function, facts)

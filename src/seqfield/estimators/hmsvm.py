@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, seed_of
 from seqfield.estimators._descent import Watch, descent_facts, following
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
@@ -108,7 +108,7 @@ class HMSVM(KernelEstimator):
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        grams = grams_of(self, self._seed())
+        grams = grams_of(self, seed_of(self))
         dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
         C = self.C
         if C is None:
@@ -120,7 +120,7 @@ class HMSVM(KernelEstimator):
             margin=self.margin,
             max_iter=self.max_iter,
             tol=self.tol,
-            seed=self._seed(),
+            seed=seed_of(self),
             n_jobs=self.n_jobs,
             numbers=lesson.numbers,
         )

@@ -9,7 +9,7 @@ import numpy as np
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Lookup
 from seqfield.errors import InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of
 from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
@@ -151,7 +151,7 @@ class KernelCRF(KernelEstimator):
             return held.objective(table, LogLoss(), PLAIN, self.n_jobs).value
 
         numbered = lesson._replace(data=tokens.numbered())
-        train, watch = watched(numbered, self, self._random(), merit)
+        train, watch = watched(numbered, self, random_of(self), merit)
         goal = train.objective(table, LogLoss(), PLAIN, self.n_jobs)
         with following(most, show=lesson.show, watch=watch) as callback:
             minimum, found = solver.minimise(goal, callback)

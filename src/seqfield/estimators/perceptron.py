@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield.architectures._base import Architecture
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Merit, Watch, descent_facts, following, watched
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
@@ -118,7 +118,7 @@ class StructuredPerceptron(LinearEstimator):
             raise CapabilityError("the dual form has no warm_start: leave it or the kernel out")
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        grams = grams_of(self, self._seed())
+        grams = grams_of(self, seed_of(self))
         dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
         train, watch = self._watched(dual.lesson, dual.architecture)
         theta = np.zeros(dual.architecture.n_parameters)
@@ -135,12 +135,12 @@ class StructuredPerceptron(LinearEstimator):
             plain = ElasticNet(0.0, 0.0)
             return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
 
-        return watched(lesson, self, self._random(), merit)
+        return watched(lesson, self, random_of(self), merit)
 
     def _run(
         self, problem: LinearProblem | DualProblem, theta: Floats, show: bool, watch: Watch
     ) -> Minimum:
-        solver = Perceptron(self.max_iter, self.average, self._seed())
+        solver = Perceptron(self.max_iter, self.average, seed_of(self))
         with following(self.max_iter, show=show, watch=watch) as callback:
             return solver.minimise(problem, theta, callback)
 

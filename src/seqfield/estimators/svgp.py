@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield._warn import warn
 from seqfield.architectures.inducing import Inducing, is_dense
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Floats, following, tell
 from seqfield.estimators._files import register
 from seqfield.estimators._inducing import check_space, inducing_tokens
@@ -188,7 +187,7 @@ class StructuredSVGP(KernelEstimator):
         natural = self._steps_naturally(likelihood, lesson.targets)
         check_space(kernel, inducing=self.inducing, learn_inducing=self.learn_inducing)
         tokens = inducing_tokens(
-            kernel, lesson.data, self.n_inducing, self.inducing, self._random()
+            kernel, lesson.data, self.n_inducing, self.inducing, random_of(self)
         )
         self._check_memory(lesson, tokens.shape[0], natural=natural)
         problem = InducingProblem(
@@ -209,7 +208,7 @@ class StructuredSVGP(KernelEstimator):
             self.learning_rate,
             self.learn_kernel,
             self.learn_inducing,
-            self._seed(),
+            seed_of(self),
         )
         with following(
             self.max_iter, show=lesson.show, shown=lambda step: f"ELBO {-step.value:.6g}"
@@ -228,7 +227,7 @@ class StructuredSVGP(KernelEstimator):
 
     def _function(self, found: Fitted) -> DrawnFunction:
         """Draws from the posterior, and how they go on to new tokens."""
-        rng = np.random.default_rng(self._seed())
+        rng = np.random.default_rng(seed_of(self))
         draws = _draws(found.q, found.architecture.eta, self.n_samples, rng)
         scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
         return DrawnFunction.of(
@@ -236,7 +235,7 @@ class StructuredSVGP(KernelEstimator):
             np.vstack([found.mean, draws]),
             found.architecture.n_labels,
             root_eta=scale,
-            seed=self._seed(),
+            seed=seed_of(self),
         )
 
     def _likelihood(self, lesson: Lesson) -> ChainLikelihood:
@@ -316,8 +315,7 @@ class StructuredSVGP(KernelEstimator):
     @property
     def n_samples_(self) -> int:
         """Posterior draws that predictions are averaged over."""
-        check_is_fitted(self, "function_")
-        return self.function_.n_draws
+        return self.scorer.n_draws
 
 
 def _tell(found: Fitted) -> None:

@@ -212,10 +212,11 @@ class Average:
             for w, part in zip(self.weights, parts, strict=True):
                 total = total + part * w[owner].reshape(-1, *[1] * (part.ndim - 1))
             return np.asarray(total)
-        first, *rest = parts
+        rest = iter(parts)  # one at a time, as each is as large as the scores of a draw
+        first = next(rest)
         for part in rest:
             first += part
-        return first / len(self.draws) if rest else first
+        return first / len(self.draws) if len(self.draws) > 1 else first
 
     def _log_mean(self, parts: list[Floats]) -> Floats:
         """log sum_s w_s exp(part_s) of each sequence."""
