@@ -159,5 +159,5 @@ def test_scores_of_all_draws_have_a_budget(monkeypatch):
     monkeypatch.setattr(_base, "HELD", 2 * 4 * n_tokens)
     sf.calibrate(model, X, y, cv="prefit")
     monkeypatch.setattr(_base, "HELD", 2 * 4 * n_tokens - 1)
-    with pytest.raises(BudgetError, match="4 posterior draws.*fewer sequences"):
+    with pytest.raises(BudgetError, match=r"4 posterior draws.*fewer sequences"):
         sf.calibrate(model, X, y, cv="prefit")
