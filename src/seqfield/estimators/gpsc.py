@@ -239,11 +239,6 @@ class GPSC(KernelEstimator):
                 "posterior='laplace' works with a root of the gram matrix in float64: leave "
                 "explicit and gram_dtype as they are, or use n_inducing="
             )
-        if averaged and self.calibrate:
-            raise CapabilityError(
-                "calibrate=True fits one temperature, which an average over the posterior does "
-                "without: leave one of the two out"
-            )
         if self.engine == "jax":
             GPSC_ON_DEVICE.check(self)
         if self.c2 == 0 and (self.learn_kernel or averaged):
