@@ -24,7 +24,7 @@ from seqfield.chain.constraint import Constraint
 from seqfield.errors import BudgetError, CapabilityError, InputError
 from seqfield.estimators import _files
 from seqfield.estimators._lesson import Law, Lesson, checked_weights, lesson_of
-from seqfield.estimators._params import anything, check, parameters, whole, word
+from seqfield.estimators._params import anything, check, features_param, parameters, whole, word
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.functions import Learned
 from seqfield.labels import is_missing, nested
@@ -65,44 +65,46 @@ class SequenceEstimator(BaseEstimator, ABC):
     forbids), and ``notes_`` (free JSON notes that model files keep).
     """
 
-    features: Any = anything(
-        default=None,
-        help=(
-            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
-            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
-            "attributes, strings and token rows (tuples) get word and spelling features in a "
-            "window"
-        ),
-    )
+    features: Any = features_param()
     scheme: Any = anything(
         default=None,
         help=(
-            'None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or '
-            "the allowed transitions as pairs (from, to), None standing for start or end"
+            "which label sequences are possible, in training and decoding: None for all of them, "
+            '"BIO", "IOB1", "BIOES", "BILOU", or the allowed transitions as pairs (from, to), '
+            "where None stands for start or end. Give it for labels of spans"
         ),
     )
     on_violation: str = word(
         default="raise",
-        help="what to do with training labels that break the scheme",
+        help=(
+            'what to do with training labels that break the scheme: "raise" an error, or "repair"'
+            " them"
+        ),
         words=("raise", "repair"),
     )
     classes: Any = anything(
         default=None,
-        help="all labels in column order, if training data may lack some",
+        help=(
+            "all labels in column order; None takes those of y. Give it if training data may lack"
+            " some"
+        ),
     )
     missing_label: Any = anything(default=None, help='a label that means "not known", besides None')
     calibrate: Any = word(
         default=False,
         help=(
-            "fit a temperature of the scores on held-out folds (three more fits), so that "
-            'probabilities are right on new data; "platt" adds an offset for each label and '
-            '"vector" a slope as well, which may change the labels too'
+            "fit a temperature of the scores on held-out folds, at the cost of three more fits. "
+            'Use it if probabilities must be right on new data. "platt" adds an offset for each '
+            'label, "vector" also a slope for each; both may change the decoded labels'
         ),
         words=WAYS,
     )
     random_state: Any = anything(
         default=None,
-        help="seed for held-out choices and all that is drawn",
+        help=(
+            "seed of all random choices, such as folds and draws; None takes other numbers in "
+            "each fit"
+        ),
     )
     n_jobs: int | None = whole(
         default=-1,

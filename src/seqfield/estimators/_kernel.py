@@ -277,7 +277,10 @@ def eta_param() -> Any:
     """The variance of transition scores."""
     return real(
         default=1.0,
-        help="prior variance of transition scores, in units of the kernel",
+        help=(
+            "prior variance of transition scores, in units of the kernel. Lower it if the data "
+            "are few and neighbouring labels may agree by chance"
+        ),
         low=0,
     )
 
@@ -308,8 +311,8 @@ def n_inducing_param() -> Any:
     return whole(
         default=None,
         help=(
-            "approximate the kernel by features from this many inducing tokens; None for the "
-            "kernel itself"
+            "number of inducing tokens, whose features approximate the kernel; None takes the "
+            "kernel itself. Give it if the gram matrix is too large"
         ),
         low=1,
         words=(None,),

@@ -12,7 +12,7 @@ from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._base import SequenceEstimator
 from seqfield.estimators._lesson import Lesson
-from seqfield.estimators._params import anything, flag, parameters, real, whole
+from seqfield.estimators._params import features_param, flag, parameters, real, whole
 from seqfield.functions import Learned, LinearFunction
 
 Floats = NDArray[np.float64]
@@ -35,21 +35,12 @@ class LinearEstimator(SequenceEstimator):
     """Base of estimators whose scores are linear in features."""
 
     learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction,)
-    features: Any = anything(
-        default=None,
-        help=(
-            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
-            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
-            "attributes, strings and token rows (tuples) get word and spelling features in a "
-            "window"
-        ),
-        kw_only=False,
-    )
+    features: Any = features_param(kw_only=False)
     observed_only: bool = flag(
         default=True,
         help=(
             "give weights only to (feature, label) and (label, label) pairs that occur in "
-            "training; False gives all of them a weight"
+            "training. False gives all of them a weight, which takes more memory"
         ),
     )
     transitions: bool = flag(

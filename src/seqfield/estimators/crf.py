@@ -69,29 +69,42 @@ class CRF(LinearEstimator):
         words=("log", "softmax_margin", "marginal", "exp"),
         accepts=(Loss,),
     )
-    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
+    cost: float = real(
+        default=1.0,
+        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        low=0,
+    )
     length_weight: float = real(
         default=1.0,
-        help='pi of "exp": a sequence of length l weighs pi^l',
+        help=(
+            'pi of loss="exp": a sequence of length l weighs pi^l. Lower it if long sequences '
+            "dominate"
+        ),
         low=1e-100,
         high=1,
     )
     n_restarts: int = whole(
         default=1,
-        help='how often "marginal" may start again near the best point while it improves',
+        help=(
+            'how often loss="marginal" may start again near the best point while it improves; '
+            "each restart costs another descent"
+        ),
         low=0,
     )
     c1: float = real(
         default=0.0,
-        help="weight of the L1 penalty; above 0 most weights become zero",
+        help=(
+            "weight of the L1 penalty. Above 0 most weights become zero; raise it for smaller "
+            "models"
+        ),
         low=0,
     )
     c2: float | str = real(
         default="auto",
         help=(
-            'weight of the L2 penalty (the c2 of CRFsuite is half of this one). "auto" is 1, or '
-            'what compares with it on the scale of another loss: 1 / mean length for "marginal" '
-            'and 1 / number of sequences for "exp"'
+            "weight of the L2 penalty, which is twice the c2 of CRFsuite. Raise it if the model "
+            'fits training labels too closely. "auto" is 1; for "marginal" 1 / mean length, for '
+            '"exp" 1 / number of sequences'
         ),
         low=0,
         words=("auto",),
@@ -107,13 +120,13 @@ class CRF(LinearEstimator):
     )
     max_iter: int | None = whole(
         default=None,
-        help='most iterations, None for 500; of "sgd" epochs, None for 20',
+        help='most iterations; None is 500, or 20 epochs of "sgd"',
         low=1,
         words=(None,),
     )
     tol: float = real(
         default=1e-5,
-        help="relative tolerance of the objective at which to stop",
+        help="relative fall of the objective at which to stop; lower it for a closer optimum",
         low=0,
     )
 

@@ -70,9 +70,10 @@ class GPSC(KernelEstimator):
     gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_inducing``,
         of that with the low-rank kernel); infinite if the loss is not convex
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
-    path_ : rounds of a sparse method (`seqfield.solvers.greedy.Round`); n_chosen_ : distinct
-        tokens among its coordinates; support_ : the labelled sequences that method="sequence"
-        chose (`print` it), not in model files
+    n_iter_ : iterations, or rounds of a sparse method
+    n_chosen_ : distinct tokens among the coordinates of a sparse method
+    path_ : its rounds (`seqfield.solvers.greedy.Round`), not in model files
+    support_ : the labelled sequences that method="sequence" chose (`print` it), not in model files
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -107,8 +108,19 @@ class GPSC(KernelEstimator):
         words=("log", "softmax_margin", "marginal"),
         accepts=(Loss,),
     )
-    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
-    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
+    cost: float = real(
+        default=1.0,
+        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        low=0,
+    )
+    c2: float = real(
+        default=1.0,
+        help=(
+            "weight of the squared norm: 1 takes the kernel as the prior. Raise it if the model "
+            "fits training labels too closely"
+        ),
+        low=0,
+    )
     eta: float = eta_param()
     transitions: bool = transitions_param()
     explicit: Any = explicit_param()
@@ -125,9 +137,9 @@ class GPSC(KernelEstimator):
     n_per_round: int | str = whole(
         default="auto",
         help=(
-            'coordinates of a sequence (or labelled sequences) taken in each round; "auto" is ten '
-            "labelled sequences, or ten coordinates, later 2 % as many as there are, at most "
-            "three of each sequence: fewer rounds than with a fixed number, and a better choice"
+            'how many coordinates of a sequence, or labelled sequences, each round takes. "auto" '
+            "takes ten labelled sequences; or ten coordinates, later 2 % of those there are, at "
+            "most three of each sequence"
         ),
         low=1,
         words=("auto",),
@@ -135,7 +147,7 @@ class GPSC(KernelEstimator):
     pick: Literal["largest", "random"] = word(
         default="largest",
         help=(
-            'of which sequence a round takes them: the one with the "largest" derivative or a '
+            'which sequence a round takes them from: the one with the "largest" derivative, or a '
             '"random" one'
         ),
         words=("largest", "random"),
@@ -150,7 +162,7 @@ class GPSC(KernelEstimator):
     )
     slope_tol: float = real(
         default=1e-3,
-        help="stop before if no derivative is larger than this",
+        help="a sparse method ends early if no derivative is larger than this",
         low=0,
     )
     laplace: str = word(
@@ -163,7 +175,10 @@ class GPSC(KernelEstimator):
     )
     n_samples: int = whole(
         default=50,
-        help="posterior draws that predictions are averaged over",
+        help=(
+            'draws of posterior="laplace" that predictions are averaged over; more are less '
+            "noisy, and take more time and memory"
+        ),
         low=1,
     )
     learn_kernel: bool = flag(
@@ -175,12 +190,15 @@ class GPSC(KernelEstimator):
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are learned",
+        help="most tokens on which kernel parameters are learned; more take more time and memory",
         low=1,
     )
     solver: str | Solver = word(
         default="lbfgs",
-        help='of the dense method: "lbfgs", or "newton" (Newton steps by conjugate gradients)',
+        help=(
+            'how the dense method finds the minimum: "lbfgs", or "newton", whose steps come from '
+            'conjugate gradients. Use "newton" if L-BFGS gets stuck'
+        ),
         words=("lbfgs", "newton"),
         accepts=(Solver,),
     )

@@ -70,10 +70,12 @@ class GPSL(KernelEstimator):
     Attributes
     ----------
     classes_ : labels in column order
-    bound_ : the lower bound on log p(y); bounds_ : after each sweep (not in model files)
+    bound_ : the lower bound on log p(y); bounds_ : after each sweep (not in model files);
+        objective_ : minus bound_
+    n_iter_ : sweeps
     amplitudes_ : (S,) scale of each label's function
     steps_ : (R, S, S) posterior means of the T_d, row label there, column label here;
-        step_variances_ : likewise
+        step_variances_ : their variances
     kernel_, n_tokens_, n_kept_ : as in `GPSC`; a list of kernels if each label has its own
 
     >>> import seqfield as sf
@@ -92,8 +94,8 @@ class GPSL(KernelEstimator):
     offsets: Any = anything(
         default=(-1, 1),
         help=(
-            "where the labels are that a label depends on: (-1,) the one before, (-1, 1) both "
-            "neighbours, (-2, -1, 1, 2), any other; () makes tokens independent"
+            "where the labels are that a label depends on: (-1,) is the label before, (-1, 1) "
+            "both neighbours, and so on; () makes tokens independent"
         ),
         kw_only=False,
     )
@@ -113,7 +115,7 @@ class GPSL(KernelEstimator):
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are learned",
+        help="most tokens on which kernel parameters are learned; more take more time and memory",
         low=1,
     )
     amplitude: str = word(

@@ -105,23 +105,33 @@ class GPStruct(KernelEstimator):
         low=0,
         high=0.99,
     )
-    n_chains: int = whole(default=4, help="independent chains, from draws of the prior", low=1)
+    n_chains: int = whole(
+        default=4,
+        help=(
+            "independent chains, which begin at draws from the prior; several show whether they "
+            "agree"
+        ),
+        low=1,
+    )
     n_samples: int = whole(
         default=100,
-        help="draws that are kept of all chains, evenly spread",
+        help=(
+            "draws that are kept, evenly spread over all chains; more are less noisy, and take "
+            "more time and memory"
+        ),
         low=1,
     )
     learn_kernel: bool = flag(
         default=False,
         help=(
-            "before, slice sample the kernel's parameters (log-normal priors about their values) "
-            "with the scores, on random sequences of at most evidence_tokens tokens in all; the "
-            "mean of their logarithms is used from there on"
+            "first slice sample the kernel's parameters, under log-normal priors about their "
+            "values, together with the scores. Random sequences of at most evidence_tokens tokens"
+            " are used. The mean of the logarithms is kept from there on"
         ),
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are sampled",
+        help="most tokens on which kernel parameters are sampled; more take more time and memory",
         low=1,
     )
     eta: float = eta_param()

@@ -53,7 +53,9 @@ class HMSVM(KernelEstimator):
     objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
         decoding (with slack="labelling" only once no labelling outside of the working sets violates
         its margin; infinite before)
-    path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`)
+    n_iter_ : passes over the data
+    path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`), not in model
+        files
     kernel_, n_tokens_, n_kept_ : as in `GPSC`
 
     >>> import seqfield as sf
@@ -68,7 +70,10 @@ class HMSVM(KernelEstimator):
 
     C: float | None = real(
         default=None,
-        help="weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens",
+        help=(
+            "weight of the slacks; raise it to fit training labels more closely. None is 2 / mean"
+            " of k(x, x) over the distinct training tokens"
+        ),
         above=0,
         words=(None,),
         kw_only=False,
@@ -76,15 +81,18 @@ class HMSVM(KernelEstimator):
     slack: str = word(
         default="l1",
         help=(
-            '"l1": one for each sequence; "l2": its square; "hard": none, for data that can be '
-            'separated; "labelling": one for every labelling of every sequence, for short '
-            "sequences and few labels"
+            'which slacks there are: "l1" has one for each sequence, "l2" counts its square, '
+            '"hard" has none, for data that can be separated. "labelling" has one for every '
+            "labelling of every sequence, for short sequences and few labels"
         ),
         words=tuple(SLACKS),
     )
     margin: str = word(
         default="hamming",
-        help='what the known labelling shall win by; "slack" decodes in O(l^2 S^2)',
+        help=(
+            'what the known labelling shall win by, in the formulas above; "slack" decodes in '
+            "O(l^2 S^2)"
+        ),
         words=tuple(MARGINS),
     )
     eta: float = eta_param()

@@ -60,6 +60,7 @@ class StructuredSVGP(KernelEstimator):
     classes_ : labels in column order
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files); objective_ : minus bound_
+    n_iter_ : epochs
     kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
     n_samples_ : posterior draws that predictions are averaged over
     transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
@@ -90,7 +91,10 @@ class StructuredSVGP(KernelEstimator):
     learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
     n_inducing: int = whole(
         default=500,
-        help="inducing tokens; all distinct tokens if there are no more",
+        help=(
+            "number of inducing tokens; all distinct tokens if there are no more. More "
+            "approximate the posterior better, and take more time and memory"
+        ),
         low=1,
         kw_only=False,
     )
@@ -128,11 +132,23 @@ class StructuredSVGP(KernelEstimator):
         ),
         words=("reparam", "score"),
     )
-    n_components: int = whole(default=1, help="Gaussians in the posterior", low=1)
-    batch_size: int = whole(default=50, help="sequences in a step", low=1)
+    n_components: int = whole(
+        default=1,
+        help=(
+            'Gaussians in the posterior; more than one is a mixture, which needs solver="adam" or'
+            ' "auto"'
+        ),
+        low=1,
+    )
+    batch_size: int = whole(
+        default=50, help="sequences in each step; more are less noisy, and take more memory", low=1
+    )
     n_mc: int = whole(
         default=10,
-        help="Monte-Carlo draws of the scores of a batch in each step",
+        help=(
+            "Monte-Carlo draws of the scores of a batch in each step; raise it if the bound is "
+            "noisy"
+        ),
         low=1,
     )
     solver: str = word(
@@ -153,10 +169,15 @@ class StructuredSVGP(KernelEstimator):
             "for each feature and step)"
         ),
     )
-    learning_rate: float = real(default=0.02, help="step size of Adam", low=0)
+    learning_rate: float = real(
+        default=0.02, help="step size of Adam; lower it if the bound falls", low=0
+    )
     n_samples: int = whole(
         default=100,
-        help="draws from the posterior that predictions are averaged over",
+        help=(
+            "posterior draws that predictions are averaged over; more are less noisy, and take "
+            "more time and memory"
+        ),
         low=1,
     )
     eta: float = eta_param()
