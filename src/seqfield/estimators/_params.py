@@ -20,7 +20,7 @@ from seqfield._checks import choice, number
 from seqfield.errors import InputError
 
 T = TypeVar("T")
-#: of the lines of a docstring, and how far what is said of a parameter is set in
+#: characters of a line of a docstring, and the indent of what is said of a parameter
 WIDTH, INDENT = 96, " " * 4
 
 
@@ -204,6 +204,6 @@ def described(cls: type) -> str:
         form = f"{param.form}, " if param.form else ""
         lines.append(f"{name} : {form}default {param.default!r}")
         lines += textwrap.wrap(
-            param.help, WIDTH - 4, initial_indent="    ", subsequent_indent="    "
+            param.help, WIDTH - 4, initial_indent=INDENT, subsequent_indent=INDENT
         )
     return "\n".join(lines)

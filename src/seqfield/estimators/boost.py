@@ -144,8 +144,7 @@ class SequenceBoost(LinearEstimator):
         theta = np.zeros(architecture.n_parameters) if before is None else before.theta
 
         def merit(held: Lesson) -> Merit:
-            plain = ElasticNet(0.0, 0.0)
-            return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
+            return held.objective(architecture, LogLoss(), n_jobs=self.n_jobs).error
 
         train, watch = watched(lesson, self, random_of(self), merit)
         if theta.any():  # what is there already may be the best on held-out data

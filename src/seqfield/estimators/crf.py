@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
 from seqfield.estimators._base import Fit, random_of, seed_of
-from seqfield.estimators._descent import Floats, descent_facts, following, watched
+from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._linear import LinearEstimator
@@ -25,8 +24,6 @@ from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.owlqn import OWLQN
 from seqfield.solvers.restarts import Restarts
 from seqfield.solvers.sgd import SGD
-
-NO_PENALTY = ElasticNet(0.0, 0.0)
 
 
 @register
@@ -134,10 +131,12 @@ class CRF(LinearEstimator):
         architecture, loss = self._architecture(lesson, start), self._loss()
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         solver = self._solver(len(lesson.data))
-        train, watch = watched(
-            lesson, self, random_of(self), lambda held: self._goal(held, architecture, loss).value
-        )
-        goal = self._goal(train, architecture, loss, prior)
+
+        def merit(held: Lesson) -> Merit:
+            return held.objective(architecture, loss, n_jobs=self.n_jobs).value
+
+        train, watch = watched(lesson, self, random_of(self), merit)
+        goal = train.objective(architecture, loss, prior, self.n_jobs)
         theta = np.zeros(architecture.n_parameters)
         theta = start.theta if isinstance(start, LinearFunction) else theta
         theta = self._begin(goal, theta)
@@ -149,20 +148,12 @@ class CRF(LinearEstimator):
         theta, facts = descent_facts(goal, found, watch, remedy)
         return Fit(LinearFunction(architecture, theta), facts)
 
-    def _goal(
-        self,
-        lesson: Lesson,
-        architecture: Linear,
-        loss: Loss,
-        prior: ElasticNet = NO_PENALTY,
-    ) -> Objective:
-        return lesson.objective(architecture, loss, prior, self.n_jobs)
-
     def optimum(self, lesson: Lesson) -> tuple[Objective, Floats]:
         """The objective over a lesson, which the fit minimised, and the weights it ended at."""
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         function = self._weights()
-        return self._goal(lesson, function.architecture, self._loss(), prior), function.theta
+        goal = lesson.objective(function.architecture, self._loss(), prior, self.n_jobs)
+        return goal, function.theta
 
     def _c2(self, data: Sequences) -> float:
         """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""

@@ -35,7 +35,6 @@ from seqfield.kernels.tokens import Tokens
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.problems import WhitenedProblem
 from seqfield.posteriors.kernel_slice import sample_kernel
-from seqfield.priors import ElasticNet
 from seqfield.samplers._base import Draws, Plan
 from seqfield.samplers.elliptical_slice import EllipticalSlice
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
@@ -199,8 +198,7 @@ class GPStruct(KernelEstimator):
         seed = seed_of(self)
         with following(plan.n_steps * plan.n_chains, show=lesson.show) as callback:
             if self.sampler != "ess":
-                flat = ElasticNet(0.0, 0.0)
-                goal = lesson.objective(rooted, LogLoss(), flat, self.n_jobs)
+                goal = lesson.objective(rooted, LogLoss(), n_jobs=self.n_jobs)
                 if self.sampler == "hmc":
                     return Hamiltonian(plan, seed).sample(goal, callback)
                 return NoUTurn(plan, seed, self.n_jobs).sample(goal, callback)

@@ -36,7 +36,6 @@ ADVICE = (
     "Train on fewer sequences, give more with gram_budget=, or halve the need with "
     'gram_dtype="float32"'
 )
-PLAIN = ElasticNet(0.0, 0.0)
 
 
 class Clique(NamedTuple):
@@ -161,11 +160,11 @@ class KernelCRF(KernelEstimator):
         )
 
         def merit(held: Lesson) -> Merit:
-            return held.objective(table, LogLoss(), PLAIN, self.n_jobs).value
+            return held.objective(table, LogLoss(), n_jobs=self.n_jobs).value
 
         numbered = lesson._replace(data=tokens.numbered())
         train, watch = watched(numbered, self, random_of(self), merit)
-        goal = train.objective(table, LogLoss(), PLAIN, self.n_jobs)
+        goal = train.objective(table, LogLoss(), n_jobs=self.n_jobs)
         with following(most, show=lesson.show, watch=watch) as callback:
             minimum, found = solver.minimise(goal, callback)
         best_iter = watch.best_of(minimum)[1]

@@ -29,7 +29,6 @@ from seqfield.estimators._params import anything, flag, parameters, real, whole
 from seqfield.functions import KernelFunction, Learned, LinearFunction
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.problems import DualProblem, LinearProblem
-from seqfield.priors import ElasticNet
 from seqfield.solvers._base import Floats, Minimum, Step
 from seqfield.solvers.perceptron import Perceptron
 
@@ -132,8 +131,7 @@ class StructuredPerceptron(LinearEstimator):
         """Early stopping watches the token error."""
 
         def merit(held: Lesson) -> Merit:
-            plain = ElasticNet(0.0, 0.0)
-            return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
+            return held.objective(architecture, LogLoss(), n_jobs=self.n_jobs).error
 
         return watched(lesson, self, random_of(self), merit)
 
