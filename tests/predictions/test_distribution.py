@@ -622,3 +622,9 @@ def test_nothing_asked_is_nothing_said():
     said = Listed("BIO", "average").said
     for found in (said.span_prob(NONE), said.pattern_prob(NONE)):
         assert [len(part) for part in found] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 1.5])
+def test_a_seed_that_is_none_is_named(model, seed):
+    with pytest.raises(InputError, match=r"random_state must be .*, got"):
+        model.distribution(X).sample(2, random_state=seed)

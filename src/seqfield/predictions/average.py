@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from seqfield import chain
-from seqfield._checks import number
+from seqfield._checks import generator, number
 from seqfield.chain import ChainScores, Spans
 from seqfield.data.schemes import SpanCodes
 from seqfield.errors import LabelError
@@ -138,7 +138,7 @@ class Average:
         if len(self.draws) == 1:
             return chain.sample(self.draws[0], n, random_state=random_state, n_jobs=self.n_jobs)
         number("n", n, low=1, whole=True)
-        rng = np.random.default_rng(random_state)
+        rng = generator(random_state)
         out = np.empty((n, len(self.draws[0].node)), dtype=np.int32)
         if self.weights is None:
             which = rng.integers(len(self.draws), size=n)
