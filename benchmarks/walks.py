@@ -5,6 +5,8 @@
 * gpsc: `GPSC.fit` and `predict_proba`.
 
 Only what runs in Python is seen: compiled loops count as part of their callers.
+
+    python -m benchmarks.walks [--names] [--imports]
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -85,11 +87,11 @@ def imports() -> dict[str, set[str]]:
     return {top: found - {top} for top, found in sorted(out.items())}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", action="store_true", help="also list files and functions")
     parser.add_argument("--imports", action="store_true", help="also print the import graph")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         for run in walks(Path(folder)).values():
             run()  # compiled loops are looked up the first time

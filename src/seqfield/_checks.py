@@ -62,6 +62,17 @@ def number(
     raise InputError(f"{name} must be {wanted}, got {value!r}")
 
 
+def generator(random_state: Any) -> np.random.Generator:
+    """The random numbers of a seed or generator, or an `InputError`."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "random_state must be None, a whole number of at least 0 or a generator of NumPy, got "
+            f"{random_state!r}"
+        ) from error
+
+
 def score_size(size: float, remedy: str = "scale the features or the kernel, or lower eta") -> None:
     """Raise an `InputError` if scores are too large to give probabilities.
 

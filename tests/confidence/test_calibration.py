@@ -9,7 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import seqfield as sf
 from seqfield.confidence import calibration_gain
-from seqfield.errors import InputError, LabelError
+from seqfield.errors import BudgetError, InputError, LabelError
+from seqfield.estimators import _base
 
 METHODS = ("temperature", "platt", "vector")
 
@@ -134,3 +135,29 @@ def test_bad_arguments():
         sf.calibrate(sf.CRF(), TRAIN[0][:3], TRAIN[1][:3])
     with pytest.raises(LabelError, match="'maybe' at sequence 0"):
         sf.calibrate(model, TRAIN[0][:1], [["maybe"] * 6], cv="prefit")
+
+
+def test_a_way_to_predict_that_was_set_after_the_fit_is_calibrated(tmp_path):
+    X, y = sf.make_galaxy(12, random_state=0)
+    kernel = sf.kernels.RBF(0.35)
+    model = sf.GPSL(kernel, learn_kernel=False, inference="chain", random_state=0)
+    model.fit(X[:8], y[:8]).save(tmp_path / "m.sf")
+    later = clone(model).set_params(inference="refine").fit(X[:8], y[:8])
+    later.set_params(inference="chain")
+    held = X[8:], y[8:]
+    wanted = sf.calibrate(model, *held, cv="prefit").calibration_.temperature
+    assert abs(np.log(wanted)) > 0.1
+    for one in (sf.load(tmp_path / "m.sf"), later):
+        assert sf.calibrate(one, *held, cv="prefit").calibration_.temperature == wanted
+        assert calibration_gain(one, *held) == calibration_gain(model, *held)
+
+
+def test_scores_of_all_draws_have_a_budget(monkeypatch):
+    X, y = sf.make_galaxy(6, random_state=0)
+    model = sf.StructuredSVGP("rbf", 5, n_samples=4, tol=0.5, random_state=0).fit(X, y)
+    n_tokens = sum(map(len, X))
+    monkeypatch.setattr(_base, "HELD", 2 * 4 * n_tokens)
+    sf.calibrate(model, X, y, cv="prefit")
+    monkeypatch.setattr(_base, "HELD", 2 * 4 * n_tokens - 1)
+    with pytest.raises(BudgetError, match=r"4 posterior draws.*fewer sequences"):
+        sf.calibrate(model, X, y, cv="prefit")

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import seqfield as sf
 from seqfield.confidence.thresholds import _Items, _lower_bound, _shown
 from seqfield.data.schemes import spans
 from seqfield.errors import CapabilityError, InputError, LabelError
+from seqfield.estimators import _base
 
 from ..support.stored import Stored
 
@@ -247,3 +249,25 @@ def test_pipelines(tagger):
     model = copy.copy(model).set_params(missing_label="?")
     for steps in ([model], [FunctionTransformer(), model]):
         assert sf.threshold_for_precision(make_pipeline(*steps), X, hidden) == wanted
+
+
+@pytest.mark.parametrize("unit", ["token", "span", "sequence"])
+def test_blocks_of_sequences_are_not_held_all_at_once(unit, monkeypatch):
+    X, y = sf.load_ingredients("train")
+    X, y, alive, most = X[:12], y[:12], weakref.WeakSet(), []
+    model = sf.StructuredSVGP("linear", 5, n_samples=2, tol=0.5, random_state=0).fit(X, y)
+    monkeypatch.setattr(_base, "DRAWN", 1)
+    plain = type(model).distribution_of
+
+    def counted(self, draws):
+        said = plain(self, draws)
+        alive.add(said)
+        most.append(len(alive))
+        return said
+
+    monkeypatch.setattr(type(model), "distribution_of", counted)
+    sf.threshold_for_precision(model, X, y, 0.1, unit=unit)
+    sf.conformal.TokenSets(model, 0.5).fit(X, y)
+    sf.conformal.SpanSets(model, 0.1, floor=1e-6).fit(X, y)
+    assert len(most) == 3 * len(X)
+    assert max(most) <= 2

@@ -279,6 +279,8 @@ def test_weights_of_features_need_the_primal_form():
         with pytest.raises(CapabilityError, match="kernel"):
             ask()
     assert not hasattr(model, "theta_")
+    assert not hasattr(model, "n_features_used_")
+    assert "n_features_used_" not in dir(model)
 
 
 def test_edge_features_need_the_primal_form():

@@ -279,6 +279,14 @@ def test_blocks_of_sequences_change_nothing(model, drawn, monkeypatch):
     np.testing.assert_allclose(model.log_likelihood(X1, y1), log_p, rtol=1e-9)
 
 
+def test_an_error_names_the_sequence_of_all_blocks(model, monkeypatch):
+    monkeypatch.setattr(_base, "DRAWN", 1)
+    y1 = model.predict(X)
+    y1[3][0] = "unheard of"
+    with pytest.raises(LabelError, match="sequence 3, position 0"):
+        model.log_likelihood(X, y1)
+
+
 def test_samples_in_blocks(model, monkeypatch):
     """They follow p(y | x) of each sequence, and go by the seed."""
     monkeypatch.setattr(_base, "DRAWN", 1)

@@ -19,6 +19,8 @@ import seqfield as sf
 from seqfield import persist
 from seqfield.cli.files import check_output
 from seqfield.errors import ModelFileError, OutputError
+from seqfield.losses.log import LogLoss
+from seqfield.solvers.lbfgs import LBFGS
 
 from ..support.model_files import (
     EDGED,
@@ -250,3 +252,15 @@ def test_a_header_that_json_cannot_hold(tmp_path, value):
     with pytest.raises(ModelFileError, match=r"m\.sf: not saved: "):
         persist.write_model(tmp_path / "m.sf", {"a": value}, {})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [{"solver": LBFGS()}, {"loss": LogLoss()}], ids=str)
+def test_an_object_for_a_parameter_is_named(given, tmp_path):
+    [name] = given
+    X, y = [["a", "b"], ["b"]], [["x", "y"], ["y"]]
+    model = sf.CRF(**given).fit(X, y)
+    with pytest.raises(ModelFileError, match=rf"^{name} is .*object.* set_params\({name}='"):
+        model.save(tmp_path / "m.sf")
+    assert list(tmp_path.iterdir()) == []
+    model.set_params(**{name: sf.CRF().get_params()[name]}).save(tmp_path / "m.sf")
+    assert sf.load(tmp_path / "m.sf").predict(X) == model.predict(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise, product
 
 import numpy as np
@@ -362,3 +363,25 @@ def test_equal_draws_are_the_plain_chain(forbidden, weights):
     for got, plain in zip(some.nbest(4), chain.nbest(one, 4), strict=True):
         assert [c.tolist() for c, _ in got] == [c.tolist() for c, _ in plain]
         np.testing.assert_allclose([v for _, v in got], [v for _, v in plain], rtol=1e-10)
+
+
+def test_marginals_of_many_draws_are_not_held_all_at_once(monkeypatch):
+    plain, alive, most = chain.marginals, weakref.WeakSet(), 0
+
+    class Node(np.ndarray):
+        """An array that a weak set can hold."""
+
+        __hash__ = object.__hash__
+
+    def counted(scores, **options):
+        nonlocal most
+        found = plain(scores, **options)
+        node = found.node.view(Node)
+        alive.add(node)
+        most = max(most, len(alive))
+        return found._replace(node=node)
+
+    wanted = Average(draws(10)).marginals()
+    monkeypatch.setattr(chain, "marginals", counted)
+    np.testing.assert_array_equal(Average(draws(10)).marginals(), wanted)
+    assert most <= 3

@@ -8,7 +8,7 @@ from seqfield.chain import ChainScores
 from seqfield.labels import LabelSet
 from seqfield.predictions import LabelDistribution
 from seqfield.predictions.average import Average
-from seqfield.sequences import offsets_of
+from seqfield.sequences import Sequences, offsets_of
 
 
 class Stored:
@@ -18,20 +18,26 @@ class Stored:
         self.labels_, self.missing_label = LabelSet(names), missing_label
         self.classes_ = self.labels_.array
 
+    def encode(self, X):
+        """The probabilities as features."""
+        if isinstance(X, Sequences):
+            return X
+        return Sequences(np.vstack(X), offsets_of([len(x) for x in X]))
+
     def distributions(self, X):
         """Two blocks where there are two sequences or more, as of a model with many draws."""
-        half = len(X) // 2
-        for part in (X[:half], X[half:]):
-            if part:
-                yield self.distribution(part)
+        data = self.encode(X)
+        for part in np.array_split(np.arange(len(data)), 2):
+            if len(part):
+                yield self.distribution(data[part])
 
     def distribution(self, X):
         """Chains without transitions, whose node scores are log p."""
-        p, s = np.vstack(X), len(self.labels_)
+        data, s = self.encode(X), len(self.labels_)
         with np.errstate(divide="ignore"):
-            scores = ChainScores(np.log(p), np.zeros((s, s)), offsets_of([len(x) for x in X]))
+            scores = ChainScores(np.log(data.x), np.zeros((s, s)), data.offsets)
         said = LabelDistribution(self.labels_, Average([scores]), missing_label=self.missing_label)
-        said.proba = p  # to the last bit
+        said.proba = data.x  # to the last bit
         return said
 
     def predict(self, X):

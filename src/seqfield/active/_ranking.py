@@ -205,7 +205,7 @@ class _Pool(NamedTuple):
             known = self.known[np.arange(at, at + len(free))]
             try:
                 yield (
-                    free if known.mask(len(free.labels)).all() else free.given_targets(known),
+                    free if known.mask(len(free.labels)).all() else free.given(known),
                     known,
                 )
             except LabelError as error:

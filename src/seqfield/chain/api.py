@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seqfield._checks import number
+from seqfield._checks import generator, number
 from seqfield.chain import _numba_paths, _numba_posterior
 from seqfield.chain._chunks import (
     Chunk,
@@ -258,7 +258,7 @@ def sample(
     [[1, 1], [1, 1], [1, 1]]
     """
     number("n", n, low=1, whole=True)
-    uniforms = np.random.default_rng(random_state).random((n, scores.n_tokens))
+    uniforms = generator(random_state).random((n, scores.n_tokens))
     out = np.empty((n, scores.n_tokens), np.int32)
 
     def work(chunk: Chunk) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +13,28 @@ from seqfield.data.schemes import Span, spans
 from seqfield.errors import LabelError
 from seqfield.labels import Codes, LabelSet, nested
 from seqfield.predictions import LabelDistribution
-from seqfield.sequences import Offsets, offsets_of
+from seqfield.sequences import Offsets
+
+Rows = list[list[Any]]
+T = TypeVar("T")
 
 
 def said(model: Any, X: Any) -> Iterator[LabelDistribution]:
     """What a model, or a pipeline that ends in one, says of X: in blocks of whole sequences."""
-    last = _last(model)
-    if last is not model and len(model) > 1:
-        X = model[:-1].transform(X)
+    last, X = _last(model, X)
     found: Iterator[LabelDistribution] = last.distributions(X)
     return found
 
 
-def _last(model: Any) -> Any:
-    """The estimator itself, or the last step of a pipeline."""
-    return model[-1] if hasattr(model, "steps") else model
+def _last(model: Any, X: Any) -> tuple[Any, Any]:
+    """The estimator itself, or the last step of a pipeline, and X as it takes it."""
+    if not hasattr(model, "steps"):
+        return model, X
+    return model[-1], model[:-1].transform(X) if len(model) > 1 else X
 
 
 class Gold(NamedTuple):
-    """What a model says of sequences, decoded, beside what is known of their labels.
+    """The decoded labels of sequences beside what is known of their labels.
 
     ``codes`` and ``known`` (N,) are places in ``classes_``; a label that is missing, or one of
     several, is -1. ``rows`` holds the known labels of each sequence, None where ``known`` has -1.
@@ -41,30 +44,36 @@ class Gold(NamedTuple):
     codes: Codes
     known: Codes
     offsets: Offsets
+    rows: Rows
 
     @classmethod
-    def of(cls, model: Any, parts: list[LabelDistribution], y: Any) -> Gold:
-        """The gold labels y beside decoded ones."""
-        codes = np.concatenate([part.codes() for part in parts])
-        offsets = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
-        labels = LabelSet(model.classes_.tolist())
-        rows = nested(y, offsets)
-        known = labels.encode(rows, _last(model).missing_label).codes
+    def asked(
+        cls, model: Any, X: Any, y: Any, ask: Callable[[LabelDistribution, Rows], T]
+    ) -> tuple[Gold, list[T]]:
+        """The gold labels y beside decoded ones, and the answers of each block of sequences.
+
+        ``ask`` gets what the model says of a block, and the known labels. Blocks are let go one
+        after the other, as those of a model with many draws are large.
+        """
+        last, X = _last(model, X)
+        data, labels = last.encode(X), last.labels_
+        known = labels.encode(nested(y, data.offsets), last.missing_label).codes
         if (known < 0).all():
             raise LabelError("y holds no known label to compare with")
-        return cls(labels, codes, known, offsets)
+        names = [*labels.names, None]  # -1 is the last place
+        flat = [names[k] for k in known.tolist()]
+        rows = [flat[a:b] for a, b in pairwise(data.offsets.tolist())]
+        codes, answers, at = [], [], 0
+        for part in last.distributions(data):
+            codes.append(part.codes())
+            answers.append(ask(part, rows[at : at + len(part)]))
+            at += len(part)
+        return cls(labels, np.concatenate(codes), known, data.offsets, rows), answers
 
     @property
     def sequence(self) -> NDArray[np.int64]:
         """Number of each token's sequence (N,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    @property
-    def rows(self) -> list[list[Any]]:
-        """Gold labels of each sequence."""
-        names = [*self.labels.names, None]  # -1 is the last place
-        flat = [names[k] for k in self.known.tolist()]
-        return [flat[a:b] for a, b in pairwise(self.offsets.tolist())]
 
 
 def certain(row: list[Any], start: int, end: int) -> bool:

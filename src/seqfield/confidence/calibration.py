@@ -11,7 +11,7 @@ from sklearn.base import clone
 from seqfield import metrics
 from seqfield._checks import choice, number
 from seqfield.errors import InputError
-from seqfield.estimators._base import SequenceEstimator, held_out, scored
+from seqfield.estimators._base import SequenceEstimator, held_out, random_of, scored
 from seqfield.predictions.calibration import Calibration, HeldOut, fit_calibration
 from seqfield.sequences import as_sequences
 
@@ -65,14 +65,14 @@ def calibrate(
     choice("method", method, METHODS)
     if cv == "prefit":
         lesson = model.lesson(X, y, sample_weight=sample_weight, lengths=lengths)
-        found = fit_calibration([scored(model, model._scorer(), lesson)], method)
+        found = fit_calibration([scored(model, model.scorer, lesson)], method)
         return _rescaled(model, found, method)
     number("cv", cv, low=2, whole=True)
     if lengths is not None:
         X, lengths = as_sequences(X, lengths), None
     out = clone(model).set_params(calibrate=False)
     out.fit(X, y, sample_weight=sample_weight)
-    folds = held_out(out, out.lesson(X, y, sample_weight=sample_weight), out._random(), int(cv))
+    folds = held_out(out, out.lesson(X, y, sample_weight=sample_weight), random_of(out), int(cv))
     return _rescaled(out, fit_calibration(folds, method), method)
 
 
@@ -93,8 +93,8 @@ def calibration_gain(
     if len(data) < 2:
         raise InputError("calibration is judged on held-out parts: it needs at least two sequences")
     lesson = model.lesson(data, rows)
-    held = scored(model, model._scorer(), lesson)
-    order = model._random().permutation(len(data))
+    held = scored(model, model.scorer, lesson)
+    order = random_of(model).permutation(len(data))
     proba: list[Any] = [None] * len(data)
     labels = list(proba)
     for fold in np.array_split(order, min(N_FOLDS, len(data))):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from itertools import compress, islice, pairwise
+from itertools import compress, pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
-from seqfield.confidence._gold import Gold, gold_spans, said
+from seqfield.confidence._gold import Gold, Rows, gold_spans, said
 from seqfield.errors import CapabilityError, InputError, LabelError
 from seqfield.predictions import LabelDistribution, SpanConfidence
 
@@ -107,11 +107,14 @@ class TokenSets(BaseEstimator):
             raise InputError(f"score must be 'threshold' or 'cumulative', got {self.score!r}")
         if self.per not in ("token", "sequence"):
             raise InputError(f"per must be 'token' or 'sequence', got {self.per!r}")
-        parts = list(said(self.model, X))
-        gold = Gold.of(self.model, parts, y)
+
+        def ask(part: LabelDistribution, rows: Rows) -> Floats | None:
+            return self._scores(part) if proba is None else None
+
+        gold, scored = Gold.asked(self.model, X, y, ask)
         known = np.flatnonzero(gold.known >= 0)
         if proba is None:
-            table = np.vstack([self._scores(part) for part in parts])
+            table = np.vstack([part for part in scored if part is not None])
         else:  # no label is the decoded one: scores are rather too high, and sets too large
             table = self._of(_checked_proba(proba, gold))
         scores = table[known, gold.known[known]]
@@ -221,22 +224,23 @@ class SpanSets(BaseEstimator):
         """
         number("coverage", self.coverage, low=0, high=1)
         number("floor", self.floor, low=1e-6, high=1)
-        parts = list(said(self.model, X))
-        gold = [gold_spans(row) for row in Gold.of(self.model, parts, y).rows]
-        sizes = np.array([len(row) for row in gold])
+
+        def ask(part: LabelDistribution, rows: Rows) -> list[Floats]:
+            return part.span_prob(map(gold_spans, rows))
+
+        found = [p for part in Gold.asked(self.model, X, y, ask)[1] for p in part]
+        sizes = np.array([len(p) for p in found])
         n = int(np.count_nonzero(sizes))
         if not n:
             raise LabelError("y holds no span: coverage needs some to be measured on")
-        rows = iter(gold)
-        p = np.concatenate([p for part in parts for p in part.span_prob(islice(rows, len(part)))])
-        weights = 1.0 / np.repeat(sizes, sizes)
-        found = p >= self.floor
-        limit = smallest_limit(-p[found], weights[found], n, self.coverage)
+        p, weights = np.concatenate(found), 1.0 / np.repeat(sizes, sizes)
+        seen = p >= self.floor
+        limit = smallest_limit(-p[seen], weights[seen], n, self.coverage)
         if limit == math.inf:
             raise CapabilityError(
                 f"a coverage of {self.coverage:g} cannot be reached with {n} sequences that have "
                 f"spans and candidates of probability {self.floor:g} or more: "
-                f"{_rounded_down(weights[found].sum() / (n + 1))} can"
+                f"{_rounded_down(weights[seen].sum() / (n + 1))} can"
             )
         self.n_sequences_ = n
         self.threshold_ = max(-limit * (1.0 - ROUNDING), self.floor)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri, stdtrit
 
 from seqfield._checks import number
-from seqfield.confidence._gold import Gold, certain, said
+from seqfield.confidence._gold import Gold, certain
 from seqfield.data.schemes import spans
 from seqfield.errors import InputError, LabelError
 from seqfield.metrics import precision_by_coverage
@@ -157,18 +157,16 @@ def _lower_bound(items: _Items, threshold: float, risk: float) -> float:
 
 
 def _tokens(model: Any, X: Any, y: Any) -> _Items:
-    parts = list(said(model, X))
-    gold = Gold.of(model, parts, y)
+    gold, proba = Gold.asked(model, X, y, lambda part, _: part.proba)
     known = np.flatnonzero(gold.known >= 0)
-    p = np.vstack([part.proba for part in parts])[known, gold.codes[known]]
+    p = np.vstack(proba)[known, gold.codes[known]]
     return _Items(p, (gold.codes == gold.known)[known], gold.sequence[known])
 
 
 def _spans(model: Any, X: Any, y: Any) -> _Items:
-    parts = list(said(model, X))
-    rows, listed = Gold.of(model, parts, y).rows, [row for part in parts for row in part.spans()]
-    found = []
-    for i, (row, decoded) in enumerate(zip(rows, listed, strict=True)):
+    known, parts = Gold.asked(model, X, y, lambda part, _: part.spans())
+    listed, found = [row for part in parts for row in part], []
+    for i, (row, decoded) in enumerate(zip(known.rows, listed, strict=True)):
         gold = set(spans(row))
         for kind, start, end, p in decoded:
             if certain(row, start, end):
@@ -178,15 +176,13 @@ def _spans(model: Any, X: Any, y: Any) -> _Items:
 
 
 def _sequences(model: Any, X: Any, y: Any) -> _Items:
-    parts = list(said(model, X))
-    gold = Gold.of(model, parts, y)
+    gold, parts = Gold.asked(model, X, y, lambda part, _: np.exp(part.log_prob(part.best())))
     first = gold.offsets[:-1]
     known = np.flatnonzero(np.logical_and.reduceat(gold.known >= 0, first))
     if not len(known):
         raise LabelError("no sequence has all of its labels: precision needs some that do")
     right = np.logical_and.reduceat(gold.known == gold.codes, first)
-    p = np.concatenate([np.exp(part.log_prob(part.best())) for part in parts])
-    return _Items(p[known], right[known], known)
+    return _Items(np.concatenate(parts)[known], right[known], known)
 
 
 _ITEMS = {"token": _tokens, "span": _spans, "sequence": _sequences}

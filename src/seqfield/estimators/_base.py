@@ -24,7 +24,7 @@ from seqfield.chain.constraint import Constraint
 from seqfield.errors import BudgetError, CapabilityError, InputError
 from seqfield.estimators import _files
 from seqfield.estimators._lesson import Law, Lesson, checked_weights, lesson_of
-from seqfield.estimators._params import anything, check, parameters, whole, word
+from seqfield.estimators._params import anything, check, features_param, parameters, whole, word
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.functions import Learned
 from seqfield.labels import is_missing, nested
@@ -65,44 +65,46 @@ class SequenceEstimator(BaseEstimator, ABC):
     forbids), and ``notes_`` (free JSON notes that model files keep).
     """
 
-    features: Any = anything(
-        default=None,
-        help=(
-            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
-            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
-            "attributes, strings and token rows (tuples) get word and spelling features in a "
-            "window"
-        ),
-    )
+    features: Any = features_param()
     scheme: Any = anything(
         default=None,
         help=(
-            'None, or what holds in training and decoding: "BIO", "IOB1", "BIOES", "BILOU", or '
-            "the allowed transitions as pairs (from, to), None standing for start or end"
+            "which label sequences are possible, in training and decoding: None for all of them, "
+            '"BIO", "IOB1", "BIOES", "BILOU", or the allowed transitions as pairs (from, to), '
+            "where None stands for start or end. Give it for labels of spans"
         ),
     )
     on_violation: str = word(
         default="raise",
-        help="what to do with training labels that break the scheme",
+        help=(
+            'what to do with training labels that break the scheme: "raise" an error, or "repair"'
+            " them"
+        ),
         words=("raise", "repair"),
     )
     classes: Any = anything(
         default=None,
-        help="all labels in column order, if training data may lack some",
+        help=(
+            "all labels in column order; None takes those of y. Give it if training data may lack"
+            " some"
+        ),
     )
     missing_label: Any = anything(default=None, help='a label that means "not known", besides None')
     calibrate: Any = word(
         default=False,
         help=(
-            "fit a temperature of the scores on held-out folds (three more fits), so that "
-            'probabilities are right on new data; "platt" adds an offset for each label and '
-            '"vector" a slope as well, which may change the labels too'
+            "fit a temperature of the scores on held-out folds, at the cost of three more fits. "
+            'Use it if probabilities must be right on new data. "platt" adds an offset for each '
+            'label, "vector" also a slope for each; both may change the decoded labels'
         ),
         words=WAYS,
     )
     random_state: Any = anything(
         default=None,
-        help="seed for held-out choices and all that is drawn",
+        help=(
+            "seed of all random choices, such as folds and draws; None takes other numbers in "
+            "each fit"
+        ),
     )
     n_jobs: int | None = whole(
         default=-1,
@@ -163,7 +165,7 @@ class SequenceEstimator(BaseEstimator, ABC):
             lesson._replace(show=bool(self.verbose)), self.function_ if again else None
         )
         if self.calibrate and found.calibration is None:
-            parts = held_out(self, lesson, self._random())
+            parts = held_out(self, lesson, random_of(self))
             found = found._replace(calibration=fit_calibration(parts, self.calibrate))
         self._keep(lesson, found, data.n_features, self.notes_ if again else {})
         return self
@@ -185,17 +187,6 @@ class SequenceEstimator(BaseEstimator, ABC):
         for name, value in found.facts.items():
             setattr(self, name, value)
 
-    def _random(self) -> np.random.RandomState:
-        try:
-            state: np.random.RandomState = check_random_state(self.random_state)
-            return state
-        except ValueError as error:
-            raise InputError(f"random_state: {error}") from error
-
-    def _seed(self) -> int:
-        """A seed for what draws its own numbers."""
-        return int(self._random().randint(2**31 - 1))
-
     # --- use ------------------------------------------------------------------------------------
 
     def distribution(self, X: Any, *, lengths: Any = None) -> LabelDistribution:
@@ -208,21 +199,23 @@ class SequenceEstimator(BaseEstimator, ABC):
         [['B-QTY', 'B-UNIT', 'B-NAME']]
         """
         data = self.encode(X, lengths)
-        numbers = self._numbers(data)
-        if numbers > HELD:
-            raise BudgetError(
-                f"the scores of {data.n_tokens:,} tokens by {self.function_.n_draws} posterior "
-                f"draws take {8 * numbers / 2**30:.3g} GiB: ask about fewer sequences at a time, "
-                "or go through distributions(X)"
-            )
-        return self._said(data)
+        _check_held(
+            data,
+            self.function_,
+            len(self.labels_),
+            "ask about fewer sequences at a time, or go through distributions(X)",
+        )
+        return self.distribution_of(self.scorer.draws(data, self.n_jobs))
 
     def distributions(self, X: Any, *, lengths: Any = None) -> Iterator[LabelDistribution]:
         """The same in blocks of whole sequences, in order, so that memory has a bound."""
         data = self.encode(X, lengths)
-        n_blocks = 1 if self.function_.n_draws == 1 else -(-self._numbers(data) // DRAWN)
+        n_draws = self.function_.n_draws
+        numbers = data.n_tokens * len(self.labels_) * n_draws
+        n_blocks = 1 if n_draws == 1 else -(-numbers // DRAWN)
         for first, last in even_bounds(data.offsets, n_blocks):
-            yield self._said(data if n_blocks == 1 else data[np.arange(first, last)])
+            block = data if n_blocks == 1 else data[np.arange(first, last)]
+            yield self.distribution_of(self.scorer.draws(block, self.n_jobs))
 
     def predict(self, X: Any, *, lengths: Any = None, decoding: Decoding = "viterbi") -> list[Any]:
         """Labels of each sequence.
@@ -260,9 +253,10 @@ class SequenceEstimator(BaseEstimator, ABC):
         """
         data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
+        targets = self.labels_.encode(rows, self.missing_label)
         out, at = [], 0
         for said in self.distributions(data):
-            out.append(said.log_prob(rows[at : at + len(said)]))
+            out.append(said.joint.log_prob(targets[np.arange(at, at + len(said))]))
             at += len(said)
         return np.concatenate(out)
 
@@ -301,16 +295,11 @@ class SequenceEstimator(BaseEstimator, ABC):
                 )
         return encoder.transform(X if lengths is None else as_sequences(X, lengths))
 
-    def _numbers(self, data: Sequences) -> int:
-        """Numbers in the scores of all draws."""
-        return data.n_tokens * len(self.labels_) * self.function_.n_draws
-
-    def _scorer(self) -> Learned:
-        """The function that predicts."""
+    @property
+    def scorer(self) -> Learned:
+        """The function that predicts: what was learned, with the present way to predict."""
+        check_is_fitted(self, "function_")
         return self.function_
-
-    def _said(self, data: Sequences) -> LabelDistribution:
-        return self.distribution_of(self._scorer().draws(data, self.n_jobs))
 
     def distribution_of(self, draws: list[ChainScores]) -> LabelDistribution:
         """The distribution of scores that are not those of ``function_``, such as ones without a
@@ -336,6 +325,31 @@ class SequenceEstimator(BaseEstimator, ABC):
             "have probabilities calibrated on held-out folds"
         )
         return Limits(probabilities=why)
+
+
+def random_of(model: SequenceEstimator) -> np.random.RandomState:
+    """The random numbers of an estimator's ``random_state``."""
+    try:
+        state: np.random.RandomState = check_random_state(model.random_state)
+        return state
+    except ValueError as error:
+        raise InputError(f"random_state: {error}") from error
+
+
+def seed_of(model: SequenceEstimator) -> int:
+    """A seed for what draws its own numbers."""
+    return int(random_of(model).randint(2**31 - 1))
+
+
+def _check_held(data: Sequences, function: Learned, n_labels: int, remedy: str) -> None:
+    """Raise a `BudgetError` if the scores of all draws take too much memory at once."""
+    numbers = data.n_tokens * n_labels * function.n_draws
+    if numbers > HELD:
+        by = f" by {function.n_draws} posterior draws" if function.n_draws > 1 else ""
+        raise BudgetError(
+            f"the scores of {data.n_tokens:,} tokens{by} take {8 * numbers / 2**30:.3g} GiB: "
+            f"{remedy}"
+        )
 
 
 def constrained(draws: list[ChainScores], constraint: Constraint | None) -> list[ChainScores]:
@@ -364,5 +378,6 @@ def held_out(
 
 def scored(model: SequenceEstimator, function: Learned, lesson: Lesson) -> HeldOut:
     """Sequences scored by a function that was not learned from them."""
+    _check_held(lesson.data, function, lesson.n_labels, "calibrate on fewer sequences")
     draws = constrained(function.draws(lesson.data, model.n_jobs), lesson.constraint)
     return HeldOut(draws, lesson.targets, lesson.weights)

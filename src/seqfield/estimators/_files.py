@@ -6,7 +6,6 @@ that it learned, its calibration, and a few numbers that tell of the fit.
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +17,7 @@ from seqfield._checks import number
 from seqfield.chain.constraint import Constraint
 from seqfield.data.schemes import Allowed
 from seqfield.errors import CapabilityError, InputError, ModelFileError, SeqfieldError
+from seqfield.estimators._params import table
 from seqfield.features import ENCODERS, Encoder
 from seqfield.functions import LEARNED, Shape
 from seqfield.kernels import KERNELS, Kernel
@@ -176,11 +176,13 @@ def _constraint(arrays: Arrays, s: int) -> Constraint | None:
 
 def _given(model: SequenceEstimator, name: str, value: Any) -> Any:
     """A constructor parameter as JSON."""
-    if callable(value) and not isinstance(value, Encoder | Kernel):
-        plain = inspect.signature(type(model)).parameters[name].default
+    param = table(type(model))[name]
+    own = callable(value) or isinstance(value, param.accepts)
+    if own and not isinstance(value, Encoder | Kernel):
         raise ModelFileError(
-            f"{name} is a function or an object of your own, which model files cannot hold: "
-            f"set_params({name}={plain!r}) keeps what was fitted, and predictions are the same"
+            f"{name} is a function or an object, which model files cannot hold. Call "
+            f"set_params({name}={param.default!r}) before save: what was fitted stays as it is, "
+            "and so do predictions"
         )
     return _param_to_json(value)
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield.errors import BudgetError, CapabilityError, InputError, LabelError
 from seqfield.estimators._base import SequenceEstimator
@@ -47,21 +46,18 @@ class KernelEstimator(SequenceEstimator):
     @property
     def kernel_(self) -> Any:
         """The fitted kernel, or a list of them if several were given."""
-        check_is_fitted(self, "function_")
-        kernels = kernels_of(self.function_)
+        kernels = kernels_of(self.scorer)
         return kernels if isinstance(self.kernel, list | tuple) else kernels[0]
 
     @property
     def transitions_(self) -> Floats:
         """Transition scores (S, S) from row label to column label, without constraints."""
-        check_is_fitted(self, "function_")
-        return self.function_.transitions
+        return self.scorer.transitions
 
     @property
     def n_kept_(self) -> int:
         """Tokens at which prediction evaluates the kernel."""
-        check_is_fitted(self, "function_")
-        return kept_by(self.function_)
+        return kept_by(self.scorer)
 
 
 def eta_of(model: Any, lesson: Lesson) -> float:
@@ -281,7 +277,10 @@ def eta_param() -> Any:
     """The variance of transition scores."""
     return real(
         default=1.0,
-        help="prior variance of transition scores, in units of the kernel",
+        help=(
+            "prior variance of transition scores, in units of the kernel. Lower it if the data "
+            "are few and neighbouring labels may agree by chance"
+        ),
         low=0,
     )
 
@@ -312,8 +311,8 @@ def n_inducing_param() -> Any:
     return whole(
         default=None,
         help=(
-            "approximate the kernel by features from this many inducing tokens; None for the "
-            "kernel itself"
+            "number of inducing tokens, whose features approximate the kernel; None takes the "
+            "kernel itself. Give it if the gram matrix is too large"
         ),
         low=1,
         words=(None,),

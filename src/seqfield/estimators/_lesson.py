@@ -22,6 +22,8 @@ from seqfield.sequences import Sequences
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+NO_PENALTY = ElasticNet(0.0, 0.0)
+
 
 class Lesson(NamedTuple):
     """Sequences that have a say, encoded, with what is known of their labels and their weights.
@@ -66,7 +68,7 @@ class Lesson(NamedTuple):
         self,
         architecture: Architecture[Any, Any],
         loss: Loss,
-        prior: ElasticNet,
+        prior: ElasticNet = NO_PENALTY,
         n_jobs: int | None = None,
     ) -> Objective:
         """What a solver minimises on these sequences."""

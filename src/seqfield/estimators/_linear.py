@@ -12,10 +12,14 @@ from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._base import SequenceEstimator
 from seqfield.estimators._lesson import Lesson
-from seqfield.estimators._params import anything, flag, parameters, real, whole
+from seqfield.estimators._params import features_param, flag, parameters, real, whole
 from seqfield.functions import Learned, LinearFunction
 
 Floats = NDArray[np.float64]
+
+
+class NoWeightsError(CapabilityError, AttributeError):
+    """Weights of features are asked of a model with a kernel; to `hasattr`, they are not there."""
 
 
 class Weight(NamedTuple):
@@ -31,21 +35,12 @@ class LinearEstimator(SequenceEstimator):
     """Base of estimators whose scores are linear in features."""
 
     learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction,)
-    features: Any = anything(
-        default=None,
-        help=(
-            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
-            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
-            "attributes, strings and token rows (tuples) get word and spelling features in a "
-            "window"
-        ),
-        kw_only=False,
-    )
+    features: Any = features_param(kw_only=False)
     observed_only: bool = flag(
         default=True,
         help=(
             "give weights only to (feature, label) and (label, label) pairs that occur in "
-            "training; False gives all of them a weight"
+            "training. False gives all of them a weight, which takes more memory"
         ),
     )
     transitions: bool = flag(
@@ -90,16 +85,12 @@ class LinearEstimator(SequenceEstimator):
     @property
     def theta_(self) -> Floats:
         """All weights; a model with a kernel has none."""
-        try:
-            return self._weights().theta
-        except CapabilityError as error:  # to hasattr, what is not there is an AttributeError
-            raise AttributeError(str(error)) from error
+        return self._weights().theta
 
     @property
     def transitions_(self) -> Floats:
         """Transition scores (S, S) from row label to column label, without constraints."""
-        check_is_fitted(self, "function_")
-        return self.function_.transitions
+        return self.scorer.transitions
 
     @property
     def n_features_used_(self) -> int:
@@ -125,7 +116,7 @@ class LinearEstimator(SequenceEstimator):
     def _weights(self) -> LinearFunction:
         check_is_fitted(self, "function_")
         if not isinstance(self.function_, LinearFunction):
-            raise CapabilityError(
+            raise NoWeightsError(
                 "a model with a kernel has coefficients of tokens, not weights of features"
             )
         return self.function_

@@ -20,7 +20,7 @@ from seqfield._checks import choice, number
 from seqfield.errors import InputError
 
 T = TypeVar("T")
-#: of the lines of a docstring, and how far what is said of a parameter is set in
+#: characters of a line of a docstring, and the indent of what is said of a parameter
 WIDTH, INDENT = 96, " " * 4
 
 
@@ -145,6 +145,20 @@ def anything(*, default: Any, help: str, kw_only: bool = True) -> Any:
     return _field(Param(default, help), kw_only)
 
 
+def features_param(*, kw_only: bool = True) -> Any:
+    """How tokens become features."""
+    return anything(
+        default=None,
+        help=(
+            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
+            "by the form of X: numbers are taken as they are, dicts and lists of strings are "
+            "attributes, strings and token rows (tuples) get word and spelling features in a "
+            "window"
+        ),
+        kw_only=kw_only,
+    )
+
+
 def _field(param: Param, kw_only: bool = True) -> Any:
     return dataclasses.field(default=param.default, kw_only=kw_only, metadata={"param": param})
 
@@ -192,8 +206,8 @@ def described(cls: type) -> str:
         lines += textwrap.wrap(
             param.help,
             WIDTH - 4,
-            initial_indent="    ",
-            subsequent_indent="    ",
+            initial_indent=INDENT,
+            subsequent_indent=INDENT,
             break_on_hyphens=False,
         )
     return "\n".join(lines)

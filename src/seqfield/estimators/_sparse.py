@@ -16,7 +16,6 @@ from seqfield.estimators._setting import Setting
 from seqfield.kernels.covariance import Covariance, Factored
 from seqfield.losses._base import Loss
 from seqfield.objectives.objective import Objective
-from seqfield.priors import ElasticNet
 from seqfield.solvers._base import Minimum
 from seqfield.solvers.greedy import Greedy, Selection
 from seqfield.solvers.margin import Labelling
@@ -78,7 +77,7 @@ class Sparse(NamedTuple):
             tol=self.tol,
             refit_iter=self.max_iter,
         )
-        goal = lesson.objective(Lookup(s, n), loss, ElasticNet(0.0, 0.0), self.n_jobs)
+        goal = lesson.objective(Lookup(s, n), loss, n_jobs=self.n_jobs)
         with following(most, show=lesson.show) as callback:
             minimum, found = solver.minimise(goal, callback)
         gram = setting.gram(covariance)

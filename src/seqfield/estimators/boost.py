@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield._checks import number
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of
 from seqfield.estimators._descent import Floats, Merit, descent_facts, following, tell, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
@@ -81,10 +81,12 @@ class SequenceBoost(LinearEstimator):
         ),
         words=("loose", "tight", "exact"),
     )
-    max_iter: int = whole(default=1000, help="most rounds of boosting", low=1)
+    max_iter: int = whole(default=1000, help="most rounds; each of them changes one weight", low=1)
     smoothing: float = real(
         default=1e-4,
-        help="pulls steps towards zero where there is little evidence; more regularises more",
+        help=(
+            "pulls steps towards zero where there is little evidence; raise it against overfitting"
+        ),
         low=0,
     )
     max_step: float = real(
@@ -100,12 +102,14 @@ class SequenceBoost(LinearEstimator):
         default=0.8,
         help=(
             "pi: a sequence of length l weighs pi^l. With 1 the first rounds go to the longest "
-            "sequences alone, with little the last ones to the shortest"
+            "sequences, with a small value the last rounds to the shortest"
         ),
         low=1e-100,
         high=1,
     )
-    tol: float = real(default=1e-7, help="ends when no weight would lower R by this share", low=0)
+    tol: float = real(
+        default=1e-7, help="training ends when no weight would lower R by this share", low=0
+    )
     refit: str | None = word(
         default=None,
         help=(
@@ -114,7 +118,9 @@ class SequenceBoost(LinearEstimator):
         ),
         words=(None, "log", "exp"),
     )
-    refit_c2: float = real(default=1.0, help="L2 penalty of the refit", low=0)
+    refit_c2: float = real(
+        default=1.0, help="L2 penalty of the refit; raise it against overfitting", low=0
+    )
     patience: int = whole(
         default=100,
         help="rounds without gain after which early stopping gives up",
@@ -138,10 +144,9 @@ class SequenceBoost(LinearEstimator):
         theta = np.zeros(architecture.n_parameters) if before is None else before.theta
 
         def merit(held: Lesson) -> Merit:
-            plain = ElasticNet(0.0, 0.0)
-            return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
+            return held.objective(architecture, LogLoss(), n_jobs=self.n_jobs).error
 
-        train, watch = watched(lesson, self, self._random(), merit)
+        train, watch = watched(lesson, self, random_of(self), merit)
         if theta.any():  # what is there already may be the best on held-out data
             watch(Step(0, theta, float("nan")))
         problem = LinearProblem.of(
@@ -253,7 +258,7 @@ class AdaBoost(SequenceBoost):
 
     Attributes
     ----------
-    path_, theta_, n_iter_, objective_ : as in `SequenceBoost`
+    classes_, path_, theta_, transitions_, n_iter_, best_iter_, objective_ : as in `SequenceBoost`
 
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
-from seqfield.estimators._descent import Floats, descent_facts, following, watched
+from seqfield.estimators._base import Fit, random_of, seed_of
+from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._linear import LinearEstimator
@@ -25,8 +24,6 @@ from seqfield.solvers.lbfgs import LBFGS
 from seqfield.solvers.owlqn import OWLQN
 from seqfield.solvers.restarts import Restarts
 from seqfield.solvers.sgd import SGD
-
-NO_PENALTY = ElasticNet(0.0, 0.0)
 
 
 @register
@@ -69,29 +66,42 @@ class CRF(LinearEstimator):
         words=("log", "softmax_margin", "marginal", "exp"),
         accepts=(Loss,),
     )
-    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
+    cost: float = real(
+        default=1.0,
+        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        low=0,
+    )
     length_weight: float = real(
         default=1.0,
-        help='pi of "exp": a sequence of length l weighs pi^l',
+        help=(
+            'pi of loss="exp": a sequence of length l weighs pi^l. Lower it if long sequences '
+            "dominate"
+        ),
         low=1e-100,
         high=1,
     )
     n_restarts: int = whole(
         default=1,
-        help='how often "marginal" may start again near the best point while it improves',
+        help=(
+            'how often loss="marginal" may start again near the best point while it improves; '
+            "each restart costs another descent"
+        ),
         low=0,
     )
     c1: float = real(
         default=0.0,
-        help="weight of the L1 penalty; above 0 most weights become zero",
+        help=(
+            "weight of the L1 penalty. Above 0 most weights become zero; raise it for smaller "
+            "models"
+        ),
         low=0,
     )
     c2: float | str = real(
         default="auto",
         help=(
-            'weight of the L2 penalty (the c2 of CRFsuite is half of this one). "auto" is 1, or '
-            'what compares with it on the scale of another loss: 1 / mean length for "marginal" '
-            'and 1 / number of sequences for "exp"'
+            "weight of the L2 penalty, which is twice the c2 of CRFsuite. Raise it if the model "
+            'fits training labels too closely. "auto" is 1; for "marginal" 1 / mean length, for '
+            '"exp" 1 / number of sequences'
         ),
         low=0,
         words=("auto",),
@@ -107,13 +117,13 @@ class CRF(LinearEstimator):
     )
     max_iter: int | None = whole(
         default=None,
-        help='most iterations, None for 500; of "sgd" epochs, None for 20',
+        help='most iterations; None is 500, or 20 epochs of "sgd"',
         low=1,
         words=(None,),
     )
     tol: float = real(
         default=1e-5,
-        help="relative tolerance of the objective at which to stop",
+        help="relative fall of the objective at which to stop; lower it for a closer optimum",
         low=0,
     )
 
@@ -121,10 +131,12 @@ class CRF(LinearEstimator):
         architecture, loss = self._architecture(lesson, start), self._loss()
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         solver = self._solver(len(lesson.data))
-        train, watch = watched(
-            lesson, self, self._random(), lambda held: self._goal(held, architecture, loss).value
-        )
-        goal = self._goal(train, architecture, loss, prior)
+
+        def merit(held: Lesson) -> Merit:
+            return held.objective(architecture, loss, n_jobs=self.n_jobs).value
+
+        train, watch = watched(lesson, self, random_of(self), merit)
+        goal = train.objective(architecture, loss, prior, self.n_jobs)
         theta = np.zeros(architecture.n_parameters)
         theta = start.theta if isinstance(start, LinearFunction) else theta
         theta = self._begin(goal, theta)
@@ -136,20 +148,12 @@ class CRF(LinearEstimator):
         theta, facts = descent_facts(goal, found, watch, remedy)
         return Fit(LinearFunction(architecture, theta), facts)
 
-    def _goal(
-        self,
-        lesson: Lesson,
-        architecture: Linear,
-        loss: Loss,
-        prior: ElasticNet = NO_PENALTY,
-    ) -> Objective:
-        return lesson.objective(architecture, loss, prior, self.n_jobs)
-
     def optimum(self, lesson: Lesson) -> tuple[Objective, Floats]:
         """The objective over a lesson, which the fit minimised, and the weights it ended at."""
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         function = self._weights()
-        return self._goal(lesson, function.architecture, self._loss(), prior), function.theta
+        goal = lesson.objective(function.architecture, self._loss(), prior, self.n_jobs)
+        return goal, function.theta
 
     def _c2(self, data: Sequences) -> float:
         """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""
@@ -190,10 +194,10 @@ class CRF(LinearEstimator):
         if self.solver == "sgd":
             # small data need small batches, or an epoch has too few steps
             size = max(1, min(32, n // 100))
-            return SGD(max_iter=most, batch_size=size, seed=self._seed())
+            return SGD(max_iter=most, batch_size=size, seed=seed_of(self))
         # without an L1 penalty OWL-QN is L-BFGS with needless projections
         kind = OWLQN if self.c1 > 0 else LBFGS
         descent = kind(max_iter=most, tol=self.tol, n_jobs=self.n_jobs)
         if plain or self.loss != "marginal":
             return descent
-        return Restarts(descent, self.n_restarts, seed=self._seed())
+        return Restarts(descent, self.n_restarts, seed=seed_of(self))

@@ -9,7 +9,7 @@ import numpy as np
 from seqfield.architectures.lookup import Lookup
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import STUCK, Floats, Watch, descent_facts, following
 from seqfield.estimators._device import GPSC_ON_DEVICE
 from seqfield.estimators._files import register
@@ -70,9 +70,10 @@ class GPSC(KernelEstimator):
     gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_inducing``,
         of that with the low-rank kernel); infinite if the loss is not convex
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
-    path_ : rounds of a sparse method (`seqfield.solvers.greedy.Round`); n_chosen_ : distinct
-        tokens among its coordinates; support_ : the labelled sequences that method="sequence"
-        chose (`print` it), not in model files
+    n_iter_ : iterations, or rounds of a sparse method
+    n_chosen_ : distinct tokens among the coordinates of a sparse method
+    path_ : its rounds (`seqfield.solvers.greedy.Round`), not in model files
+    support_ : the labelled sequences that method="sequence" chose (`print` it), not in model files
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -107,8 +108,19 @@ class GPSC(KernelEstimator):
         words=("log", "softmax_margin", "marginal"),
         accepts=(Loss,),
     )
-    cost: float = real(default=1.0, help='the cost of a wrong label in "softmax_margin"', low=0)
-    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
+    cost: float = real(
+        default=1.0,
+        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        low=0,
+    )
+    c2: float = real(
+        default=1.0,
+        help=(
+            "weight of the squared norm: 1 takes the kernel as the prior. Raise it if the model "
+            "fits training labels too closely"
+        ),
+        low=0,
+    )
     eta: float = eta_param()
     transitions: bool = transitions_param()
     explicit: Any = explicit_param()
@@ -125,9 +137,9 @@ class GPSC(KernelEstimator):
     n_per_round: int | str = whole(
         default="auto",
         help=(
-            'coordinates of a sequence (or labelled sequences) taken in each round; "auto" is ten '
-            "labelled sequences, or ten coordinates, later 2 % as many as there are, at most "
-            "three of each sequence: fewer rounds than with a fixed number, and a better choice"
+            'how many coordinates of a sequence, or labelled sequences, each round takes. "auto" '
+            "takes ten labelled sequences; or ten coordinates, later 2 % of those there are, at "
+            "most three of each sequence"
         ),
         low=1,
         words=("auto",),
@@ -135,7 +147,7 @@ class GPSC(KernelEstimator):
     pick: Literal["largest", "random"] = word(
         default="largest",
         help=(
-            'of which sequence a round takes them: the one with the "largest" derivative or a '
+            'which sequence a round takes them from: the one with the "largest" derivative, or a '
             '"random" one'
         ),
         words=("largest", "random"),
@@ -150,7 +162,7 @@ class GPSC(KernelEstimator):
     )
     slope_tol: float = real(
         default=1e-3,
-        help="stop before if no derivative is larger than this",
+        help="a sparse method ends early if no derivative is larger than this",
         low=0,
     )
     laplace: str = word(
@@ -163,7 +175,10 @@ class GPSC(KernelEstimator):
     )
     n_samples: int = whole(
         default=50,
-        help="posterior draws that predictions are averaged over",
+        help=(
+            'draws of posterior="laplace" that predictions are averaged over; more are less '
+            "noisy, and take more time and memory"
+        ),
         low=1,
     )
     learn_kernel: bool = flag(
@@ -175,12 +190,15 @@ class GPSC(KernelEstimator):
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are learned",
+        help="most tokens on which kernel parameters are learned; more take more time and memory",
         low=1,
     )
     solver: str | Solver = word(
         default="lbfgs",
-        help='of the dense method: "lbfgs", or "newton" (Newton steps by conjugate gradients)',
+        help=(
+            'how the dense method finds the minimum: "lbfgs", or "newton", whose steps come from '
+            'conjugate gradients. Use "newton" if L-BFGS gets stuck'
+        ),
         words=("lbfgs", "newton"),
         accepts=(Solver,),
     )
@@ -210,7 +228,7 @@ class GPSC(KernelEstimator):
         self._check()
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        seed = self._seed() if self.n_inducing is not None else 0
+        seed = seed_of(self) if self.n_inducing is not None else 0
         grams = grams_of(self, seed)
         tokens = Tokens.of(lesson.data)
         setting = Setting(kernel, float(self.c2), eta_of(self, lesson), lesson, tokens, grams)
@@ -239,11 +257,6 @@ class GPSC(KernelEstimator):
                 "posterior='laplace' works with a root of the gram matrix in float64: leave "
                 "explicit and gram_dtype as they are, or use n_inducing="
             )
-        if averaged and self.calibrate:
-            raise CapabilityError(
-                "calibrate=True fits one temperature, which an average over the posterior does "
-                "without: leave one of the two out"
-            )
         if self.engine == "jax":
             GPSC_ON_DEVICE.check(self)
         if self.c2 == 0 and (self.learn_kernel or averaged):
@@ -252,7 +265,7 @@ class GPSC(KernelEstimator):
     def _learned_kernel(self, setting: Setting) -> Setting:
         """The kernel's parameters, c2 and eta where the evidence is largest."""
         lesson = setting.lesson
-        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, self._random()))
+        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, random_of(self)))
         tokens = Tokens.of(some.data)
         goal = some._replace(data=tokens.numbered()).objective(
             Lookup(lesson.n_labels, tokens.x.shape[0]), LogLoss(), setting.prior, self.n_jobs
@@ -312,7 +325,7 @@ class GPSC(KernelEstimator):
         return Fit(setting.function(covariance, gram, theta), facts)
 
     def _learn_sparse(self, setting: Setting) -> Fit:
-        chosen = Sparse.of(self).choose(setting, self._loss(), self._random())
+        chosen = Sparse.of(self).choose(setting, self._loss(), random_of(self))
         theta, facts = self._facts(chosen.goal, chosen.minimum, setting)
         function = setting.function(chosen.covariance, chosen.gram, theta)
         return Fit(function, facts | chosen.facts)
@@ -325,14 +338,14 @@ class GPSC(KernelEstimator):
         theta, facts = self._facts(goal, self._run(self._solver(), goal, setting), setting)
         evidence = log_evidence(goal, theta, covariance=self.laplace)
         facts |= {"log_evidence_": evidence.value, "log_evidence_error_": evidence.error}
-        rng = np.random.default_rng(self._seed())
+        rng = np.random.default_rng(seed_of(self))
         draws = posterior_samples(goal, theta, self.n_samples, rng, self.laplace)
         function = DrawnFunction.of(
             basis,
             np.vstack([theta, draws]),
             s,
             root_eta=rooted.root_eta,
-            seed=self._seed(),
+            seed=seed_of(self),
             variance=1.0 / setting.c2,
         )
         return Fit(function, facts)

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield.architectures.neighbours import Neighbours
 from seqfield.errors import InputError, LabelError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Floats, Watch, descent_facts, following
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
@@ -70,10 +70,12 @@ class GPSL(KernelEstimator):
     Attributes
     ----------
     classes_ : labels in column order
-    bound_ : the lower bound on log p(y); bounds_ : after each sweep (not in model files)
+    bound_ : the lower bound on log p(y); bounds_ : after each sweep (not in model files);
+        objective_ : minus bound_
+    n_iter_ : sweeps
     amplitudes_ : (S,) scale of each label's function
     steps_ : (R, S, S) posterior means of the T_d, row label there, column label here;
-        step_variances_ : likewise
+        step_variances_ : their variances
     kernel_, n_tokens_, n_kept_ : as in `GPSC`; a list of kernels if each label has its own
 
     >>> import seqfield as sf
@@ -92,8 +94,8 @@ class GPSL(KernelEstimator):
     offsets: Any = anything(
         default=(-1, 1),
         help=(
-            "where the labels are that a label depends on: (-1,) the one before, (-1, 1) both "
-            "neighbours, (-2, -1, 1, 2), any other; () makes tokens independent"
+            "where the labels are that a label depends on: (-1,) is the label before, (-1, 1) "
+            "both neighbours, and so on; () makes tokens independent"
         ),
         kw_only=False,
     )
@@ -113,7 +115,7 @@ class GPSL(KernelEstimator):
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are learned",
+        help="most tokens on which kernel parameters are learned; more take more time and memory",
         low=1,
     )
     amplitude: str = word(
@@ -166,7 +168,7 @@ class GPSL(KernelEstimator):
         lesson = told_part(lesson, type(self).__name__)
         if self.kernel_per_label and len(kernels) == 1:
             kernels = kernels * s
-        grams, tokens = grams_of(self, self._seed()), Tokens.of(lesson.data)
+        grams, tokens = grams_of(self, seed_of(self)), Tokens.of(lesson.data)
         if self.learn_kernel:
             kernels = self._learned_kernels(kernels, lesson, distances, grams)
         bases = [self._root(k, tokens.x, grams, s, len(kernels)) for k in kernels]
@@ -253,7 +255,7 @@ class GPSL(KernelEstimator):
     ) -> list[Kernel]:
         """The kernels with the parameters where the bound is largest."""
         places = to_learn(kernels, scales=self.amplitude != "fixed")
-        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, self._random()))
+        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, random_of(self)))
         if not places or not (some.targets.codes >= 0).any():
             return kernels
         tokens, s = Tokens.of(some.data), lesson.n_labels
@@ -269,7 +271,8 @@ class GPSL(KernelEstimator):
 
     # --- use ------------------------------------------------------------------------------------
 
-    def _scorer(self) -> NeighbourFunction:
+    @property
+    def scorer(self) -> NeighbourFunction:
         """What was learned, with the present way to predict."""
         check_is_fitted(self, "function_")
         assert isinstance(self.function_, NeighbourFunction)
@@ -277,7 +280,7 @@ class GPSL(KernelEstimator):
 
     def latent(self, X: Any, *, lengths: Any = None) -> Latent:
         """Means and variances of the latent functions at the tokens of X."""
-        data, function = self.encode(X, lengths), self._scorer()
+        data, function = self.encode(X, lengths), self.scorer
         means, variances = function.moments(data, self.n_jobs)
         rounds = 0 if self.joint else function.refined(means, variances, data.offsets).n_rounds
         cuts = data.offsets[1:-1]
@@ -292,7 +295,7 @@ class GPSL(KernelEstimator):
         data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
         targets = self.labels_.encode(rows, self.missing_label)
-        return self._scorer().log_pseudo_likelihood(data, targets, self.n_jobs)
+        return self.scorer.log_pseudo_likelihood(data, targets, self.n_jobs)
 
     @property
     def joint(self) -> bool:
@@ -314,21 +317,21 @@ class GPSL(KernelEstimator):
     @property
     def amplitudes_(self) -> Floats:
         """The scale of each label's function (S,)."""
-        return self._scorer().amplitudes
+        return self.scorer.amplitudes
 
     @property
     def steps_(self) -> Floats:
         """Posterior means of the tables of steps (R, S, S)."""
-        return self._scorer().steps
+        return self.scorer.steps
 
     @property
     def step_variances_(self) -> Floats:
         """Their posterior variances (R, S, S)."""
-        return self._scorer().step_variances
+        return self.scorer.step_variances
 
     @property
     def kernel_(self) -> Any:
         """The fitted kernel; a list of one for each label if each has its own."""
-        kernels = self._scorer().kernels
+        kernels = self.scorer.kernels
         one = len(kernels) == 1 and not isinstance(self.kernel, list | tuple)
         return kernels[0] if one else kernels

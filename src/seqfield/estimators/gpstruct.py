@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import score_size
 from seqfield._warn import warn
 from seqfield.architectures.rooted import Rooted
 from seqfield.errors import InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import following
 from seqfield.estimators._device import GPSTRUCT_ON_DEVICE
 from seqfield.estimators._files import register
@@ -36,7 +35,6 @@ from seqfield.kernels.tokens import Tokens
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.problems import WhitenedProblem
 from seqfield.posteriors.kernel_slice import sample_kernel
-from seqfield.priors import ElasticNet
 from seqfield.samplers._base import Draws, Plan
 from seqfield.samplers.elliptical_slice import EllipticalSlice
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
@@ -106,23 +104,33 @@ class GPStruct(KernelEstimator):
         low=0,
         high=0.99,
     )
-    n_chains: int = whole(default=4, help="independent chains, from draws of the prior", low=1)
+    n_chains: int = whole(
+        default=4,
+        help=(
+            "independent chains, which begin at draws from the prior; several show whether they "
+            "agree"
+        ),
+        low=1,
+    )
     n_samples: int = whole(
         default=100,
-        help="draws that are kept of all chains, evenly spread",
+        help=(
+            "draws that are kept, evenly spread over all chains; more are less noisy, and take "
+            "more time and memory"
+        ),
         low=1,
     )
     learn_kernel: bool = flag(
         default=False,
         help=(
-            "before, slice sample the kernel's parameters (log-normal priors about their values) "
-            "with the scores, on random sequences of at most evidence_tokens tokens in all; the "
-            "mean of their logarithms is used from there on"
+            "first slice sample the kernel's parameters, under log-normal priors about their "
+            "values, together with the scores. Random sequences of at most evidence_tokens tokens"
+            " are used. The mean of the logarithms is kept from there on"
         ),
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="tokens on which kernel parameters are sampled",
+        help="most tokens on which kernel parameters are sampled; more take more time and memory",
         low=1,
     )
     eta: float = eta_param()
@@ -149,7 +157,7 @@ class GPStruct(KernelEstimator):
         if self.learn_kernel:
             facts["kernel_samples_"] = found = self._kernel_samples(kernel, lesson, eta)
             kernel = kernel.with_log_parameters(found[len(found) // 2 :].mean(axis=0))
-        basis = grams_of(self, self._seed()).root(kernel, tokens.x)
+        basis = grams_of(self, seed_of(self)).root(kernel, tokens.x)
         rooted = Rooted(s, basis.root, eta)
         draws = self._draw(rooted, lesson._replace(data=tokens.numbered()))
         facts |= self._told(draws)
@@ -158,7 +166,7 @@ class GPStruct(KernelEstimator):
             np.vstack([draws.mean, draws.theta]),
             s,
             root_eta=rooted.root_eta,
-            seed=self._seed(),
+            seed=seed_of(self),
         )
         return Fit(function, facts)
 
@@ -168,7 +176,7 @@ class GPStruct(KernelEstimator):
                 f"learn_kernel=True: {kernel!r} has no parameters to sample; 1.0 * kernel has a "
                 "scale"
             )
-        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, self._random()))
+        some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, random_of(self)))
         tokens = Tokens.of(some.data)
         return sample_kernel(
             kernel,
@@ -179,7 +187,7 @@ class GPStruct(KernelEstimator):
             constraint=lesson.constraint,
             eta=eta,
             n_labels=lesson.n_labels,
-            rng=np.random.default_rng(self._seed()),
+            rng=np.random.default_rng(seed_of(self)),
             show=lesson.show,
         )
 
@@ -187,11 +195,10 @@ class GPStruct(KernelEstimator):
         """Draws from the posterior of whitened functions."""
         steps = STEPS[self.sampler] if self.n_steps is None else self.n_steps
         plan = Plan.of(steps, self.burn_in, self.n_chains, self.n_samples)
-        seed = self._seed()
+        seed = seed_of(self)
         with following(plan.n_steps * plan.n_chains, show=lesson.show) as callback:
             if self.sampler != "ess":
-                flat = ElasticNet(0.0, 0.0)
-                goal = lesson.objective(rooted, LogLoss(), flat, self.n_jobs)
+                goal = lesson.objective(rooted, LogLoss(), n_jobs=self.n_jobs)
                 if self.sampler == "hmc":
                     return Hamiltonian(plan, seed).sample(goal, callback)
                 return NoUTurn(plan, seed, self.n_jobs).sample(goal, callback)
@@ -227,8 +234,7 @@ class GPStruct(KernelEstimator):
     @property
     def n_samples_(self) -> int:
         """Posterior draws that predictions are averaged over."""
-        check_is_fitted(self, "function_")
-        return self.function_.n_draws
+        return self.scorer.n_draws
 
 
 def _unsettled(draws: Draws, sampler: str) -> str:

@@ -17,7 +17,7 @@ from seqfield.errors import InputError, LabelError
 from seqfield.estimators._base import Fit, SequenceEstimator
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
-from seqfield.estimators._params import anything, flag, parameters, real, whole, word
+from seqfield.estimators._params import features_param, flag, parameters, real, whole, word
 from seqfield.functions import EmissionFunction, Learned
 from seqfield.functions.emission import Steps, refuse_edges
 from seqfield.progress import progress
@@ -69,14 +69,7 @@ class HMM(SequenceEstimator):
     """
 
     learns: ClassVar[tuple[type[Learned], ...]] = (EmissionFunction,)
-    features: Any = anything(
-        default=None,
-        help=(
-            "a feature encoder such as `Template`, a path of a CRF++ template, or None to choose "
-            "by the form of X, as for `CRF`"
-        ),
-        kw_only=False,
-    )
+    features: Any = features_param(kw_only=False)
     alpha: float = real(
         default=0.01,
         help=(

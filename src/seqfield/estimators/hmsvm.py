@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, seed_of
 from seqfield.estimators._descent import Watch, descent_facts, following
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
@@ -53,7 +53,9 @@ class HMSVM(KernelEstimator):
     objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
         decoding (with slack="labelling" only once no labelling outside of the working sets violates
         its margin; infinite before)
-    path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`)
+    n_iter_ : passes over the data
+    path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`), not in model
+        files
     kernel_, n_tokens_, n_kept_ : as in `GPSC`
 
     >>> import seqfield as sf
@@ -68,7 +70,10 @@ class HMSVM(KernelEstimator):
 
     C: float | None = real(
         default=None,
-        help="weight of the slacks; None is 2 / mean of k(x, x) over the distinct training tokens",
+        help=(
+            "weight of the slacks; raise it to fit training labels more closely. None is 2 / mean"
+            " of k(x, x) over the distinct training tokens"
+        ),
         above=0,
         words=(None,),
         kw_only=False,
@@ -76,15 +81,18 @@ class HMSVM(KernelEstimator):
     slack: str = word(
         default="l1",
         help=(
-            '"l1": one for each sequence; "l2": its square; "hard": none, for data that can be '
-            'separated; "labelling": one for every labelling of every sequence, for short '
-            "sequences and few labels"
+            'which slacks there are: "l1" has one for each sequence, "l2" counts its square, '
+            '"hard" has none, for data that can be separated. "labelling" has one for every '
+            "labelling of every sequence, for short sequences and few labels"
         ),
         words=tuple(SLACKS),
     )
     margin: str = word(
         default="hamming",
-        help='what the known labelling shall win by; "slack" decodes in O(l^2 S^2)',
+        help=(
+            'what the known labelling shall win by, in the formulas above; "slack" decodes in '
+            "O(l^2 S^2)"
+        ),
         words=tuple(MARGINS),
     )
     eta: float = eta_param()
@@ -108,7 +116,7 @@ class HMSVM(KernelEstimator):
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        grams = grams_of(self, self._seed())
+        grams = grams_of(self, seed_of(self))
         dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
         C = self.C
         if C is None:
@@ -120,7 +128,7 @@ class HMSVM(KernelEstimator):
             margin=self.margin,
             max_iter=self.max_iter,
             tol=self.tol,
-            seed=self._seed(),
+            seed=seed_of(self),
             n_jobs=self.n_jobs,
             numbers=lesson.numbers,
         )

@@ -9,7 +9,7 @@ import numpy as np
 from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Lookup
 from seqfield.errors import InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of
 from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
@@ -36,7 +36,6 @@ ADVICE = (
     "Train on fewer sequences, give more with gram_budget=, or halve the need with "
     'gram_dtype="float32"'
 )
-PLAIN = ElasticNet(0.0, 0.0)
 
 
 class Clique(NamedTuple):
@@ -61,8 +60,10 @@ class KernelCRF(KernelEstimator):
     Attributes
     ----------
     classes_ : labels in column order
-    path_ : a `Round` for each round: number of cliques, regularised risk, log loss
-    cliques_ : the chosen cliques (`Clique`) in order, of a model just fitted
+    path_ : a `Round` for each round: number of cliques, regularised risk, log loss; not in model
+        files
+    cliques_ : the chosen cliques (`Clique`) in order, not in model files
+    n_iter_ : rounds done; best_iter_ : rounds kept
     kernel_, transitions_, objective_, n_tokens_, n_kept_ : as in `GPSC`
 
     >>> import seqfield as sf
@@ -82,10 +83,17 @@ class KernelCRF(KernelEstimator):
     )
     cliques: str = word(
         default="vertex",
-        help="which cliques may be chosen",
+        help=(
+            'which cliques may be chosen: tokens with one label ("vertex"), or also tokens with a'
+            ' pair of labels ("vertex+edge")'
+        ),
         words=("vertex", "vertex+edge"),
     )
-    n_cliques: int = whole(default=100, help="how many cliques to take", low=1)
+    n_cliques: int = whole(
+        default=100,
+        help="most cliques to choose; more fit better, and make prediction slower",
+        low=1,
+    )
     gain: str = word(
         default="gradient",
         help=(
@@ -100,7 +108,11 @@ class KernelCRF(KernelEstimator):
         help="stop when a round lowers the regularised risk by less than this",
         low=0,
     )
-    c2: float = real(default=1.0, help="weight of the squared norm", low=0)
+    c2: float = real(
+        default=1.0,
+        help="weight of the squared norm; raise it if the model fits training labels too closely",
+        low=0,
+    )
     eta: float = eta_param()
     transitions: bool = transitions_param()
     early_stopping: bool = flag(
@@ -148,11 +160,11 @@ class KernelCRF(KernelEstimator):
         )
 
         def merit(held: Lesson) -> Merit:
-            return held.objective(table, LogLoss(), PLAIN, self.n_jobs).value
+            return held.objective(table, LogLoss(), n_jobs=self.n_jobs).value
 
         numbered = lesson._replace(data=tokens.numbered())
-        train, watch = watched(numbered, self, self._random(), merit)
-        goal = train.objective(table, LogLoss(), PLAIN, self.n_jobs)
+        train, watch = watched(numbered, self, random_of(self), merit)
+        goal = train.objective(table, LogLoss(), n_jobs=self.n_jobs)
         with following(most, show=lesson.show, watch=watch) as callback:
             minimum, found = solver.minimise(goal, callback)
         best_iter = watch.best_of(minimum)[1]

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from seqfield.architectures._base import Architecture
 from seqfield.errors import CapabilityError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Merit, Watch, descent_facts, following, watched
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
@@ -29,7 +29,6 @@ from seqfield.estimators._params import anything, flag, parameters, real, whole
 from seqfield.functions import KernelFunction, Learned, LinearFunction
 from seqfield.losses.log import LogLoss
 from seqfield.objectives.problems import DualProblem, LinearProblem
-from seqfield.priors import ElasticNet
 from seqfield.solvers._base import Floats, Minimum, Step
 from seqfield.solvers.perceptron import Perceptron
 
@@ -118,7 +117,7 @@ class StructuredPerceptron(LinearEstimator):
             raise CapabilityError("the dual form has no warm_start: leave it or the kernel out")
         (kernel,) = fitted_kernels(self.kernel, lesson)
         lesson = told_part(lesson, type(self).__name__)
-        grams = grams_of(self, self._seed())
+        grams = grams_of(self, seed_of(self))
         dual = DualLesson.of(lesson, kernel, grams, eta_of(self, lesson))
         train, watch = self._watched(dual.lesson, dual.architecture)
         theta = np.zeros(dual.architecture.n_parameters)
@@ -132,15 +131,14 @@ class StructuredPerceptron(LinearEstimator):
         """Early stopping watches the token error."""
 
         def merit(held: Lesson) -> Merit:
-            plain = ElasticNet(0.0, 0.0)
-            return held.objective(architecture, LogLoss(), plain, self.n_jobs).error
+            return held.objective(architecture, LogLoss(), n_jobs=self.n_jobs).error
 
-        return watched(lesson, self, self._random(), merit)
+        return watched(lesson, self, random_of(self), merit)
 
     def _run(
         self, problem: LinearProblem | DualProblem, theta: Floats, show: bool, watch: Watch
     ) -> Minimum:
-        solver = Perceptron(self.max_iter, self.average, self._seed())
+        solver = Perceptron(self.max_iter, self.average, seed_of(self))
         with following(self.max_iter, show=show, watch=watch) as callback:
             return solver.minimise(problem, theta, callback)
 

@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield._warn import warn
 from seqfield.architectures.inducing import Inducing, is_dense
 from seqfield.errors import CapabilityError, InputError
-from seqfield.estimators._base import Fit
+from seqfield.estimators._base import Fit, random_of, seed_of
 from seqfield.estimators._descent import Floats, following, tell
 from seqfield.estimators._files import register
 from seqfield.estimators._inducing import check_space, inducing_tokens
@@ -61,6 +60,7 @@ class StructuredSVGP(KernelEstimator):
     classes_ : labels in column order
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files); objective_ : minus bound_
+    n_iter_ : epochs
     kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
     n_samples_ : posterior draws that predictions are averaged over
     transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
@@ -91,7 +91,10 @@ class StructuredSVGP(KernelEstimator):
     learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
     n_inducing: int = whole(
         default=500,
-        help="inducing tokens; all distinct tokens if there are no more",
+        help=(
+            "number of inducing tokens; all distinct tokens if there are no more. More "
+            "approximate the posterior better, and take more time and memory"
+        ),
         low=1,
         kw_only=False,
     )
@@ -129,11 +132,23 @@ class StructuredSVGP(KernelEstimator):
         ),
         words=("reparam", "score"),
     )
-    n_components: int = whole(default=1, help="Gaussians in the posterior", low=1)
-    batch_size: int = whole(default=50, help="sequences in a step", low=1)
+    n_components: int = whole(
+        default=1,
+        help=(
+            'Gaussians in the posterior; more than one is a mixture, which needs solver="adam" or'
+            ' "auto"'
+        ),
+        low=1,
+    )
+    batch_size: int = whole(
+        default=50, help="sequences in each step; more are less noisy, and take more memory", low=1
+    )
     n_mc: int = whole(
         default=10,
-        help="Monte-Carlo draws of the scores of a batch in each step",
+        help=(
+            "Monte-Carlo draws of the scores of a batch in each step; raise it if the bound is "
+            "noisy"
+        ),
         low=1,
     )
     solver: str = word(
@@ -154,10 +169,15 @@ class StructuredSVGP(KernelEstimator):
             "for each feature and step)"
         ),
     )
-    learning_rate: float = real(default=0.02, help="step size of Adam", low=0)
+    learning_rate: float = real(
+        default=0.02, help="step size of Adam; lower it if the bound falls", low=0
+    )
     n_samples: int = whole(
         default=100,
-        help="draws from the posterior that predictions are averaged over",
+        help=(
+            "posterior draws that predictions are averaged over; more are less noisy, and take "
+            "more time and memory"
+        ),
         low=1,
     )
     eta: float = eta_param()
@@ -188,7 +208,7 @@ class StructuredSVGP(KernelEstimator):
         natural = self._steps_naturally(likelihood, lesson.targets)
         check_space(kernel, inducing=self.inducing, learn_inducing=self.learn_inducing)
         tokens = inducing_tokens(
-            kernel, lesson.data, self.n_inducing, self.inducing, self._random()
+            kernel, lesson.data, self.n_inducing, self.inducing, random_of(self)
         )
         self._check_memory(lesson, tokens.shape[0], natural=natural)
         problem = InducingProblem(
@@ -209,7 +229,7 @@ class StructuredSVGP(KernelEstimator):
             self.learning_rate,
             self.learn_kernel,
             self.learn_inducing,
-            self._seed(),
+            seed_of(self),
         )
         with following(
             self.max_iter, show=lesson.show, shown=lambda step: f"ELBO {-step.value:.6g}"
@@ -228,7 +248,7 @@ class StructuredSVGP(KernelEstimator):
 
     def _function(self, found: Fitted) -> DrawnFunction:
         """Draws from the posterior, and how they go on to new tokens."""
-        rng = np.random.default_rng(self._seed())
+        rng = np.random.default_rng(seed_of(self))
         draws = _draws(found.q, found.architecture.eta, self.n_samples, rng)
         scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
         return DrawnFunction.of(
@@ -236,7 +256,7 @@ class StructuredSVGP(KernelEstimator):
             np.vstack([found.mean, draws]),
             found.architecture.n_labels,
             root_eta=scale,
-            seed=self._seed(),
+            seed=seed_of(self),
         )
 
     def _likelihood(self, lesson: Lesson) -> ChainLikelihood:
@@ -316,8 +336,7 @@ class StructuredSVGP(KernelEstimator):
     @property
     def n_samples_(self) -> int:
         """Posterior draws that predictions are averaged over."""
-        check_is_fitted(self, "function_")
-        return self.function_.n_draws
+        return self.scorer.n_draws
 
 
 def _tell(found: Fitted) -> None:

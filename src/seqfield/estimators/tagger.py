@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from seqfield._checks import number
 from seqfield.errors import InputError
-from seqfield.estimators._base import Fit, SequenceEstimator, held_out
+from seqfield.estimators._base import Fit, SequenceEstimator, held_out, random_of
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import kept_by, kernels_of, zero_one
 from seqfield.estimators._lesson import Lesson
@@ -121,7 +120,7 @@ class Tagger(SequenceEstimator):
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         n_folds = max(2, min(self.n_folds, len(lesson.told)))
-        seed = self._random().randint(2**31)  # all of them get the same folds
+        seed = random_of(self).randint(2**31)  # all of them get the same folds
         curved = _curved(lesson.data)
         candidates = [c for c in self._candidates() if curved is not None or not c.curved]
         if not candidates:
@@ -187,14 +186,12 @@ class Tagger(SequenceEstimator):
     @property
     def kernel_(self) -> Any:
         """The kernel of the chosen model."""
-        check_is_fitted(self, "function_")
-        return kernels_of(self.function_)[0]
+        return kernels_of(self.scorer)[0]
 
     @property
     def n_kept_(self) -> int:
         """Tokens where prediction evaluates the kernel."""
-        check_is_fitted(self, "function_")
-        return kept_by(self.function_)
+        return kept_by(self.scorer)
 
 
 def default_tagger(**params: Any) -> Tagger:

@@ -75,9 +75,9 @@ class KernelFunction(Learned):
 class DrawnFunction(Learned):
     """A point estimate and draws from the posterior, over which predictions average.
 
-    ``span`` has S columns for the point estimate and then for each draw, as ``steps``
-    (1 + draws, S, S) has matrices. ``remainder`` is what the
-    values at the kept tokens leave open at others.
+    ``span`` has S columns for the point estimate, and then S for each draw; ``steps``
+    (1 + draws, S, S) are their transition scores. ``remainder`` is the uncertainty at new tokens,
+    given the values at the kept ones.
     """
 
     span: Span

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from seqfield import chain
-from seqfield._checks import number
+from seqfield._checks import generator, number
 from seqfield.chain import ChainScores, Spans
 from seqfield.data.schemes import SpanCodes
 from seqfield.errors import LabelError
@@ -138,7 +138,7 @@ class Average:
         if len(self.draws) == 1:
             return chain.sample(self.draws[0], n, random_state=random_state, n_jobs=self.n_jobs)
         number("n", n, low=1, whole=True)
-        rng = np.random.default_rng(random_state)
+        rng = generator(random_state)
         out = np.empty((n, len(self.draws[0].node)), dtype=np.int32)
         if self.weights is None:
             which = rng.integers(len(self.draws), size=n)
@@ -212,10 +212,11 @@ class Average:
             for w, part in zip(self.weights, parts, strict=True):
                 total = total + part * w[owner].reshape(-1, *[1] * (part.ndim - 1))
             return np.asarray(total)
-        first, *rest = parts
+        rest = iter(parts)  # one at a time, as each is as large as the scores of a draw
+        first = next(rest)
         for part in rest:
             first += part
-        return first / len(self.draws) if rest else first
+        return first / len(self.draws) if len(self.draws) > 1 else first
 
     def _log_mean(self, parts: list[Floats]) -> Floats:
         """log sum_s w_s exp(part_s) of each sequence."""

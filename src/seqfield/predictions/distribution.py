@@ -49,6 +49,8 @@ class Limits(NamedTuple):
 
 NO_LIMITS = Limits()
 WHOLE = (int, np.integer)
+#: sequence, kind, first token, last token
+Row = tuple[int, int, int, int]
 
 
 class LabelDistribution:
@@ -183,7 +185,7 @@ class LabelDistribution:
         that have it.
         """
         found = [spans(row) for row in self.best(decoding)]
-        p = iter(self._span_probs(found).tolist())
+        p = iter([value for row in self.span_prob(found) for value in row.tolist()])
         return [[SpanConfidence(*span, next(p)) for span in row] for row in found]
 
     def likely_spans(self, min_probability: float = 0.1) -> list[list[SpanConfidence]]:
@@ -203,8 +205,9 @@ class LabelDistribution:
 
     def span_prob(self, spans: Any) -> list[Floats]:
         """The probability of each span (kind, start, end) in ``spans[i]`` of sequence i."""
-        listed = _for_each("spans", spans, len(self))
-        return _split(self._span_probs(listed), listed)
+        joint, listed = self.joint, _for_each("spans", spans, len(self))
+        rows = _span_rows(listed, self.offsets, self.span_codes.kinds)
+        return _split(joint.span_prob(self.span_codes, rows), listed)
 
     def pattern_prob(self, patterns: Any) -> list[Floats]:
         """The probability of each pattern (start, labels) in ``patterns[i]`` of sequence i: that
@@ -228,35 +231,23 @@ class LabelDistribution:
                 end = start + len(labels) if isinstance(start, WHOLE) else start
                 _inside("pattern", i, start, end, size)
                 first.append(a + int(start))
-                masks.append(self._mask(labels, i, int(start)))
+                masks.append(_mask(self.labels, labels, self._missing, (i, int(start))))
         return _split(joint.window_prob(first, masks), listed)
-
-    def _mask(self, labels: Any, i: int, start: int) -> NDArray[np.bool_]:
-        """Which labels a pattern allows (T, S)."""
-        try:
-            return self.labels.encode([labels], self._missing).mask(len(self.labels))
-        except LabelError:
-            # the error shall name the place in the sequence, not in the pattern
-            self.labels.encode([*[[]] * i, [*[None] * start, *labels]], self._missing)
-            raise
 
     def given(self, known: Any) -> LabelDistribution:
         """p(y | x, known): the same distribution once some labels are known.
 
         ``known`` has the form of y: one list for each sequence (or None), with None where nothing
-        is known, a label, or a set of labels of which one is right. The result is exact: it may be
-        decoded, asked for probabilities, and conditioned again.
+        is known, a label, or a set of labels of which one is right; or it is `Targets`. The result
+        is exact: it may be decoded, asked for probabilities, and conditioned again.
         """
-        return self.given_targets(self.targets(known))
-
-    def given_targets(self, known: Targets) -> LabelDistribution:
-        """The same for labels that are encoded already."""
+        targets = known if isinstance(known, Targets) else self.targets(known)
         if self.limits.joint:
             raise CapabilityError(self.limits.joint)
-        scores = self._scores.given(known)
+        scores = self._scores.given(targets)
         if self._temperature is not None and len(scores.draws) > 1:
             # how probable a chain finds what is known is a matter of calibrated probabilities
-            scores = replace(scores, weights=self.single.given(known).weights)
+            scores = replace(scores, weights=self.single.given(targets).weights)
         return LabelDistribution(
             self.labels,
             scores,
@@ -278,23 +269,31 @@ class LabelDistribution:
     def _viterbi(self) -> Codes:
         return self._scores.viterbi()
 
-    def _span_probs(self, listed: list[list[Span]]) -> Floats:
-        """Probabilities of spans (kind, start, end) of all sequences, one after the other."""
-        joint, codes = self.joint, self.span_codes
-        place = {name: k for k, name in enumerate(codes.kinds)}
-        rows = []
-        for i, (row, (a, b)) in enumerate(
-            zip(listed, pairwise(self.offsets.tolist()), strict=True)
-        ):
-            for kind, start, end in _tuples("span", "(kind, start, end)", i, row, 3):
-                if not isinstance(kind, str) or kind not in place:
-                    raise LabelError(
-                        f"sequence {i}: {kind!r} is no kind of span of the model's: "
-                        f"{', '.join(codes.kinds) or 'it has none'}"
-                    )
-                _inside("span", i, start, end, b - a)
-                rows.append((i, place[kind], a + start, a + end - 1))
-        return joint.span_prob(codes, rows)
+
+def _span_rows(listed: list[list[Span]], offsets: Offsets, kinds: list[str]) -> list[Row]:
+    """Spans (kind, start, end) of all sequences, as `Average.span_prob` takes them."""
+    place = {name: k for k, name in enumerate(kinds)}
+    rows = []
+    for i, (row, (a, b)) in enumerate(zip(listed, pairwise(offsets.tolist()), strict=True)):
+        for kind, start, end in _tuples("span", "(kind, start, end)", i, row, 3):
+            if not isinstance(kind, str) or kind not in place:
+                raise LabelError(
+                    f"sequence {i}: {kind!r} is not a kind of span that the model knows. It knows "
+                    f"{', '.join(kinds) or 'none'}"
+                )
+            _inside("span", i, start, end, b - a)
+            rows.append((i, place[kind], a + start, a + end - 1))
+    return rows
+
+
+def _mask(names: LabelSet, labels: Any, missing: Any, at: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which labels a pattern at a place (sequence, position) allows (T, S)."""
+    try:
+        return names.encode([labels], missing).mask(len(names))
+    except LabelError:
+        # the error shall name the place in the sequence, not in the pattern
+        names.encode([*[[]] * at[0], [*[None] * at[1], *labels]], missing)
+        raise
 
 
 def _for_each(name: str, given: Any, n: int) -> list[Any]:
