@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
+from seqfield.estimators._base import random_of
 from seqfield.estimators._descent import split
 
 from ..support.estimators import (
@@ -222,7 +223,7 @@ def test_objective_is_the_penalised_log_likelihood(name, c1):
 @pytest.mark.parametrize("c1", [0.0, 0.3])
 def test_objective_with_early_stopping_is_that_of_the_training_part(name, c1):
     model = fitted(name, c1=c1, c2=0.4, early_stopping=True, validation_fraction=0.25, patience=1)
-    train, held = split(len(X), 0.25, model._random())
+    train, held = split(len(X), 0.25, random_of(model))
     assert (len(train), len(held)) == (9, 3)
     want = penalised(model, [X[i] for i in train], [Y[i] for i in train])
     assert model.objective_ == pytest.approx(want, rel=1e-11)

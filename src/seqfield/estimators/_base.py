@@ -27,7 +27,7 @@ from seqfield.estimators._lesson import Law, Lesson, checked_weights, lesson_of
 from seqfield.estimators._params import anything, check, features_param, parameters, whole, word
 from seqfield.features import Encoder, Numeric, resolve
 from seqfield.functions import Learned
-from seqfield.labels import is_missing, nested
+from seqfield.labels import SETS, is_missing, nested
 from seqfield.metrics import token_accuracy
 from seqfield.predictions import Calibration, LabelDistribution, SpanConfidence
 from seqfield.predictions.average import Average
@@ -147,7 +147,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         """
         check(self)
         check_jobs(self.n_jobs)
-        self._random()
+        random_of(self)
         again = getattr(self, "warm_start", False) and hasattr(self, "function_")
         if again and self.calibrate:
             raise CapabilityError(
@@ -265,7 +265,10 @@ class SequenceEstimator(BaseEstimator, ABC):
         data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
         self.labels_.encode(rows, self.missing_label)  # unknown labels are an error, not a miss
-        rows = [[None if is_missing(v, self.missing_label) else v for v in row] for row in rows]
+        rows = [
+            [None if is_missing(v, self.missing_label) or isinstance(v, SETS) else v for v in row]
+            for row in rows
+        ]
         predicted = self.predict(data)
         if sample_weight is None:
             return token_accuracy(rows, predicted)
