@@ -299,3 +299,16 @@ def test_pseudo_likelihood_of_a_label_that_training_lacks(name):
     model = make(name, classes=["L3", "L2", "L1", "L0"]).fit(X, Y)
     never = likelihood(model, X, [["L3"] * length for length in LENGTHS])
     assert (never < likelihood(model, X, Y)).mean() > 0.9
+
+
+@every
+def test_candidates_have_no_part_in_a_score(name):
+    """Sets of candidates count no more than missing labels, also where sequences have weights."""
+    model = fitted(name)
+    vague = [list(row) for row in Y]
+    blank = [list(row) for row in Y]
+    for i in (0, 3):
+        vague[i][0], blank[i][0] = {"L0", "L1"}, None
+    weights = np.linspace(0.5, 2.0, len(X))
+    assert model.score(X, vague) == model.score(X, blank)
+    assert model.score(X, vague, weights) == model.score(X, blank, weights)
