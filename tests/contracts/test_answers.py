@@ -142,16 +142,16 @@ def test_entropy_and_confidence_are_those_of_all_labellings(name):
         assert sure.probability[0] == pytest.approx(own, rel=1e-12)
 
 
-KNOWN = [
-    [None, "L1", None],
-    [{"L0", "L2"}, None, "L2"],
-    [None, None, None],
-    [{"L0", "L1"}, {"L1", "L2"}, None],
-]
+KNOWN = {
+    "a label": [None, "L1", None],
+    "candidates and a label": [{"L0", "L2"}, None, "L2"],
+    "nothing": [None, None, None],
+    "candidates": [{"L0", "L1"}, {"L1", "L2"}, None],
+}
 
 
 @every
-@pytest.mark.parametrize("known", KNOWN, ids=str)
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
 def test_what_is_given_conditions_every_answer(name, known):
     model, x = fitted(name, **speaking(name)), tiny(3)
     found = labellings(model, 3)
