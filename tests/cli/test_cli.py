@@ -182,7 +182,7 @@ def test_train_the_tagger(tmp_path, train_file, test_file):
 def test_train_calibrated(tmp_path, train_file, test_file):
     model = tmp_path / "m.sf"
     run("train", train_file, "-o", model, "--learner", "perceptron", "-q")
-    assert "calibrate=True" in refused("tag", model, test_file, "--confidence")
+    assert "train --calibrate" in refused("tag", model, test_file, "--confidence")
     assert run("tag", model, test_file).stdout
     text = run("train", train_file, "-o", model, "--learner", "perceptron", "--calibrate").stdout
     assert "temperature" in text
@@ -207,6 +207,65 @@ def test_an_option_without_meaning_is_refused(tmp_path, train_file, learner, opt
     text = run("train", train_file, "-o", out, "--learner", learner, *option, code=2).stderr
     assert f"{option[0]} has no meaning for --learner {learner}" in text
     assert not out.exists()
+
+
+def test_a_flag_without_meaning_is_named_as_it_was_given(tmp_path, train_file):
+    text = run("train", train_file, "-o", tmp_path / "m.sf", "--no-learn-kernel", code=2).stderr
+    assert "Invalid value: --no-learn-kernel has no meaning for --learner crf" in text
+
+
+@pytest.mark.parametrize(
+    ("learner", "option", "told"),
+    [
+        ("crf", ("--solver", "adam"), "expected auto, lbfgs, owlqn or sgd for --learner crf"),
+        ("crf", ("--max-iter", 0), "expected a whole number of at least 1 for --learner crf"),
+        ("crf", ("--max-iter", 2.5), "expected a whole number of at least 1"),
+        ("crf", ("--c2", -1), "expected auto or a number of at least 0"),
+        ("crf", ("--c2", "nan"), "expected auto or a number of at least 0"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_in_plain_words(
+    tmp_path, train_file, learner, option, told
+):
+    out = tmp_path / "m.sf"
+    text = run("train", train_file, "-o", out, "--learner", learner, *option, code=2).stderr
+    text = re.sub(r"\s+", " ", text)
+    assert "None" not in text
+    assert "instance" not in text
+    assert f"for {option[0]}: {told}" in text
+    assert not out.exists()
+
+
+def test_a_whole_number_may_be_written_like_1e2(tmp_path, train_file):
+    run("train", train_file, "-o", tmp_path / "m.sf", "--max-iter", "1e2", "-q")
+    assert sf.load(tmp_path / "m.sf").max_iter == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--cost", 2), "--cost has no effect without --loss softmax_margin"),
+        (("--n-restarts", 2), "--n-restarts has no effect without --loss marginal"),
+        (("--patience", 2), "--patience has no effect without --early-stopping"),
+        (
+            ("--learner", "boost", "--refit-c2", 2),
+            "--refit-c2 has no effect without --refit log or --refit exp",
+        ),
+        (
+            ("--learner", "gpsc", "--n-coordinates", 5),
+            "--n-coordinates has no effect without --method sparse or --method sequence",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_refused(tmp_path, train_file, options, told):
+    text = run("train", train_file, "-o", tmp_path / "m.sf", *options, code=2).stderr
+    assert told in re.sub(r"\s+", " ", text)
+
+
+def test_the_help_speaks_of_options_and_not_of_python():
+    text = run("train", "--help").stdout
+    words = set(re.findall(r"`\w*|\bNone\b|\bTrue\b|\bFalse\b|\b[a-z]+(?:_[a-z0-9]+)+\b", text))
+    assert words == {"softmax_margin", "rational_quadratic"}
 
 
 def test_train_passes_every_option_on(tmp_path, train_file):

@@ -213,7 +213,7 @@ def test_models_that_cannot_tell(files, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("2\ncups\nflour\n\nsalt\n\n1\negg\n")
     arguments = (few, "-n", 2)
-    assert "calibrate=True" in refused("suggest", files / "scores.sf", *arguments)
+    assert "train --calibrate" in refused("suggest", files / "scores.sf", *arguments)
     text = run("suggest", files / "scores.sf", *arguments, "--strategy", "diversity").stdout
     assert {len(row) for _, rows in blocks(text) for row in rows} == {2}
     assert "use 'token_entropy'" in refused("suggest", files / "gpsl.sf", *arguments)

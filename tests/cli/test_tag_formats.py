@@ -107,7 +107,7 @@ def test_what_is_left_trains_a_model(files, tmp_path):
 
 def test_abstaining_takes_probabilities(files):
     for name, message in [
-        ("scores.sf", "calibrate=True"),
+        ("scores.sf", "train --calibrate"),
         ("gpsl.sf", "no joint distribution"),
         ("asks.sf", "the model has a label '?'"),
     ]:

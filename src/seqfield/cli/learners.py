@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
@@ -58,6 +59,37 @@ HELP = {
     "observed_only": "give a weight to label pairs and features never seen together",
     "transitions": "leave transition scores out",
     "average": "use the last weights, not their mean over all steps",
+    # of parameters that can be more in Python, or that name others
+    "C": "weight of the slacks; by default 2 / mean of k(x, x) over the distinct training tokens",
+    "refit": '"log" or "exp" fits all chosen weights together at the end, with this loss and the '
+    'L2 penalty --refit-c2; with "log" the model has the probabilities of a CRF',
+    "emission": '"multinomial" for features that count, or are there or not; "gaussian" with a '
+    'mean and a variance for each label and feature; "auto" takes what suits the features',
+    "posterior": '"map" predicts with the MAP estimate; "laplace" averages predictions over '
+    "--n-samples draws from a Gaussian at it",
+    "n_steps": 'steps of each chain; by default 5000 for "ess", 200 for the others',
+    "likelihood": '"chain" is exact; "piecewise" takes each edge by itself: cheaper, and a worse '
+    "model of the whole",
+    "gradient": '"reparam" takes the derivative of the likelihood; "score" its values alone, with '
+    "far more noise: raise --n-mc",
+    "offsets": "where the labels are that a label depends on: -1 the one before, -1,1 both "
+    'neighbours, or any others; "" makes tokens independent',
+    "inference": '"refine" takes the labels around a label for independent; "chain", with '
+    "--offsets=-1,1, has a joint distribution, which spans, tag --nbest and suggest need",
+    "half_variances": "predict with the mean of exp(score), as the paper does, in place of the "
+    "mean score",
+}
+#: parameters that have an effect with some values of another one alone
+NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "cost": ("loss", ("softmax_margin",)),
+    "n_restarts": ("loss", ("marginal",)),
+    "length_weight": ("loss", ("exp",)),
+    "validation_fraction": ("early_stopping", (True,)),
+    "patience": ("early_stopping", (True,)),
+    "refit_c2": ("refit", ("log", "exp")),
+    "laplace": ("posterior", ("laplace",)),
+    "n_coordinates": ("method", ("sparse", "sequence")),
+    "n_per_round": ("method", ("sparse", "sequence")),
 }
 SEVERAL = "Options of several learners"
 
@@ -138,10 +170,17 @@ class Setting(NamedTuple):
         words = [word for word in self._words if word != "none"]
         return "|".join(["NUMBER", *words])
 
+    def named(self, value: Any) -> str:
+        """The option as it is typed for a value."""
+        if self.is_flag:
+            return self.option.split("/")[-1 if value is False else 0]
+        return f"{self.option} {_told(value)}"
+
     def value(self, learner: str, text: Any) -> Any:
         """The argument of a learner that a text stands for."""
         if learner not in self.params:
-            raise typer.BadParameter(f"{self.option} has no meaning for --learner {learner}")
+            typed = self.named(text) if self.is_flag else self.option
+            raise typer.BadParameter(f"{typed} has no meaning for --learner {learner}")
         param = self.params[learner]
         if param.kind == "flag":
             return text if len(self._defaults) > 1 else not param.default
@@ -153,13 +192,38 @@ class Setting(NamedTuple):
         # every learner with a c2 has a value for it that is a good start
         if text == "auto" and self.name == "c2":
             return param.default
-        if param.kind not in ("number", "whole"):
+        if param.kind == "any":
             return str(text)
+        return self._checked(learner, str(text))
+
+    def _checked(self, learner: str, text: str) -> Any:
+        """A number that the learner can have."""
+        param = self.params[learner]
         try:
-            return int(text) if _is_whole(text) else float(text)
-        except ValueError:
-            wanted = f"expected {param.form}, got {text!r}".replace('"', "")
-            raise typer.BadParameter(wanted, param_hint=self.option) from None
+            value = float(text)
+            exact = int(text) if _is_whole(text) else value
+            if param.kind == "whole" and value.is_integer():
+                exact = int(exact)
+            param.check(self.name, exact)
+            return exact
+        except ValueError:  # of float, or of the table
+            words = tuple(_told(word) for word in param.words if word is not None)
+            form = replace(param, words=words, accepts=(), functions=False).form
+            raise typer.BadParameter(
+                f"expected {form} for --learner {learner}, got {text!r}".replace('"', ""),
+                param_hint=self.option,
+            ) from None
+
+
+def _check_needs(known: dict[str, Setting], learner: str, given: dict[str, Any]) -> None:
+    """Refuse options that would have no effect."""
+    for name, (other, values) in NEEDS.items():
+        if name not in given:
+            continue
+        param = known[other].params.get(learner)
+        if param is not None and given.get(other, param.default) not in values:
+            wanted = " or ".join(known[other].named(value) for value in values)
+            raise typer.BadParameter(f"{known[name].option} has no effect without {wanted}")
 
 
 def _is_whole(text: str) -> bool:
@@ -231,6 +295,7 @@ def expanded(function: Callable[..., None]) -> Any:
             for name, text in texts.items()
             if text is not None
         }
+        _check_needs(known, learner, given)
         function(**values, given=given)
 
     parts = [one.replace(annotation=hints[name]) for name, one in own.items()]

@@ -104,8 +104,6 @@ def train(
     from seqfield.data.schemes import get_scheme
     from seqfield.features import Template, Words
 
-    if "cost" in given and given.get("loss") != "softmax_margin":
-        raise typer.BadParameter("--cost is that of --loss softmax_margin")
     begin = time.perf_counter()
     files.check_output(output, source, template, test)
     if scheme is not None:

@@ -46,7 +46,7 @@ def in_options(text: str, command: Any) -> str:
         name, value = found[1], found[2]
         option = options.get(name)
         if option is None:
-            return found[0]
+            return _in_training(name, value) or found[0]
         if "=" not in found[0]:
             is_word = name.isalpha()
             return name if is_word else option.name
@@ -54,6 +54,17 @@ def in_options(text: str, command: Any) -> str:
 
     text = _ARGUMENT.sub(renamed, text)
     return _MUST_BE.sub(lambda found: _name(options, found[1]), text)
+
+
+def _in_training(name: str, value: str | None) -> str | None:
+    """What other commands call a parameter that a model is trained with; None if it is no such."""
+    from seqfield.cli.learners import expanded, settings
+    from seqfield.cli.train import train
+
+    if value is None or name not in settings().keys() | {"calibrate"}:
+        return None
+    said = _said(_options(expanded(train))[name], value)
+    return said and f"train {said}"
 
 
 def _name(options: dict[str, Option], argument: str) -> str:
@@ -67,7 +78,8 @@ def _said(option: Option, value: str | None) -> str | None:
     if option.stands_for is not None:
         return option.stands_for.get(value)
     if value in ("True", "False", "None"):
-        return None
+        typed = value.lower()
+        return f"{option.name} {typed}" if typed in (option.choices or ()) else None
     if value.startswith("("):  # a list of numbers: the first one may look like an option
         return f"{option.name}={value[1:-1].replace(' ', '')}"
     plain = value.strip("'\"")
