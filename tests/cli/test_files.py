@@ -332,3 +332,23 @@ def test_encodings_are_named_by_their_option(files):
     source.write_bytes(SALT.encode("utf-16"))
     run("train", source, "-o", out, "-q")
     assert "word[0]=cups" in sf.load(out).features_.names()
+
+
+@pytest.mark.parametrize("name", ["hex", "rot13", "base64"])
+def test_an_encoding_must_be_one_of_text(tmp_path, name):
+    text = run("train", "no.txt", "-o", tmp_path / "m.sf", "--encoding", name, code=2).stderr
+    assert f"'--encoding': {name} is not an encoding of text" in text
+
+
+@pytest.mark.parametrize("where", ["-", "file"])
+def test_labels_that_the_encoding_lacks(tmp_path, where):
+    source, model = tmp_path / "a.txt", tmp_path / "m.sf"
+    source.write_text("a é\nb 日\n\na é\n", encoding="utf-8")
+    run("train", source, "-o", model, "-q")
+    new, out = tmp_path / "new.txt", tmp_path / "out.txt"
+    new.write_text("a\nb\n", encoding="latin-1")
+    options = ("-o", where if where == "-" else out, "--encoding", "cp1252")
+    assert "CP1252 cannot hold '日': choose another --encoding" in refused(
+        "tag", model, new, *options
+    )
+    assert not out.exists()

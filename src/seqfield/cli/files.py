@@ -35,6 +35,10 @@ def _known_encoding(name: str) -> str:
         codecs.lookup(name)
     except LookupError as error:
         raise typer.BadParameter(str(error)) from None
+    try:
+        "".encode(name)
+    except LookupError:  # such as hex, which makes bytes of bytes
+        raise typer.BadParameter(f"{name} is not an encoding of text") from None
     return name
 
 
@@ -257,7 +261,7 @@ def separator(document: Document, model: Any, output: str) -> str:
 
 def write(chunks: Iterable[str], path: str, encoding: str) -> None:
     """Write text to standard output as it comes, or to a file in one step at the end."""
-    from seqfield.data.text import write_text
+    from seqfield.data.text import cannot_hold, write_text
 
     if path != STREAM:
         write_text(path, "".join(chunks), encoding)
@@ -266,7 +270,10 @@ def write(chunks: Iterable[str], path: str, encoding: str) -> None:
         raise InputError("standard output is closed: name a file with --output")
     writer = codecs.getwriter(encoding)(sys.stdout.buffer)
     for chunk in chunks:
-        writer.write(chunk)
+        try:
+            writer.write(chunk)
+        except UnicodeEncodeError as error:
+            raise cannot_hold(error, encoding) from error
     sys.stdout.buffer.flush()
 
 

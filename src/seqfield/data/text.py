@@ -109,6 +109,13 @@ def _gunzip(data: bytes, name: str) -> bytes:
         raise FormatError(f"damaged gzip file: {error}", path=name) from error
 
 
+def cannot_hold(error: UnicodeEncodeError, encoding: str) -> InputError:
+    """The error about a character that an encoding lacks."""
+    # no encoding has half of a character
+    remedy = error.reason if "surrogate" in error.reason else "choose another encoding="
+    return InputError(f"{encoding.upper()} cannot hold {error.object[error.start]!r}: {remedy}")
+
+
 def write_text(target: Target, text: str, encoding: str = "utf-8") -> None:
     """Write text to a path, in one step or not at all, or to an open text file.
 
@@ -125,8 +132,7 @@ def write_text(target: Target, text: str, encoding: str = "utf-8") -> None:
     try:
         data = text.encode(encoding)
     except UnicodeEncodeError as error:
-        bad = text[error.start]
-        raise InputError(f"{encoding.upper()} cannot hold {bad!r}: {error.reason}") from error
+        raise cannot_hold(error, encoding) from error
     except LookupError as error:
         raise InputError(str(error)) from error
     if name_of(target).endswith(".gz"):
