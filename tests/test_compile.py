@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqfield._compile import inlined, loop
+from seqfield._compile import inlined, loop, on_compilation
+from seqfield.cli.screen import announce_compilation
 
 
 @inlined
@@ -32,3 +33,26 @@ def test_sums_keep_their_order():
     out = np.empty_like(a)
     assert doubled(a, out) == total
     np.testing.assert_array_equal(out, 2.0 * a)
+
+
+def test_commands_say_when_loops_are_compiled(capsys):
+    """Once for each command, and only if there is something to compile."""
+    announce_compilation()
+
+    @inlined
+    def added(a, b):
+        return a + b
+
+    assert capsys.readouterr().err == ""
+    assert added(1, 2) == 3
+    assert "ompiling inner loops" in capsys.readouterr().err
+    assert added(1, 2) == 3
+    assert added(1.0, 2) == 3
+    assert capsys.readouterr().err == ""
+    announce_compilation()
+    assert added(1.0, 2.0) == 3
+    assert "ompiling inner loops" in capsys.readouterr().err
+    announce_compilation()
+    on_compilation(None)
+    assert added(1, 2.0) == 3
+    assert capsys.readouterr().err == ""

@@ -6,12 +6,11 @@ that cannot be written to (a read-only install) cost the on-disk cache, not the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,12 +46,28 @@ def _compiled(function: F, fastmath: set[str]) -> F:
         return cast(F, numba.njit(nogil=True, fastmath=fastmath)(function))
 
 
-def is_cold(function: Any) -> bool:
-    """True if no compiled form of a loop's module is on disk yet: its first call will take long."""
-    folder = getattr(getattr(function, "stats", None), "cache_path", None)
-    module = function.__module__.rpartition(".")[2]
-    version = "".join(map(str, sys.version_info[:2]))
-    return folder is None or not any(Path(folder).glob(f"{module}.*.py{version}.nbi"))
+class _Listener(event.Listener):
+    """Makes a call when numba compiles for the first time; what comes from the disk is compiled."""
+
+    call: Callable[[], None] | None = None
+
+    def on_start(self, event: Any) -> None:
+        """Make the call, once."""
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
+    def on_end(self, event: Any) -> None:
+        """Nothing is to be said when it is done."""
+
+
+_LISTENER = _Listener()
+event.register("numba:compile", _LISTENER)  # type: ignore[no-untyped-call]
+
+
+def on_compilation(call: Callable[[], None] | None) -> None:
+    """Make a call when a loop is compiled from now on, the first time alone; None makes none."""
+    _LISTENER.call = call
 
 
 def inlined(function: F) -> F:

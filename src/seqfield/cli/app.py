@@ -51,6 +51,9 @@ class Commands(TyperGroup):
         except (SeqfieldError, OSError, UnicodeError, MemoryError) as error:
             typer.echo(in_options(_one_line(error), RUNNING.get()), err=True)
             raise typer.Exit(FAILED) from None
+        finally:
+            if "seqfield._compile" in sys.modules:  # what it announces is over with the command
+                sys.modules["seqfield._compile"].on_compilation(None)
 
 
 def _one_line(error: Exception) -> str:

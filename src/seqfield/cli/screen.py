@@ -24,12 +24,12 @@ def console(*, record: bool = False) -> Console:
 
 
 def announce_compilation() -> None:
-    """Say so if this run compiles the loops first, which takes a while and happens once."""
-    from seqfield._compile import is_cold
-    from seqfield.chain._numba import marginals_scaled
+    """Say so if this run has to compile loops, which takes a while and happens once for each."""
+    from seqfield._compile import on_compilation
 
-    if is_cold(marginals_scaled):
-        typer.echo("First run: compiling the inner loops, about 20 seconds, once.", err=True)
+    on_compilation(
+        lambda: typer.echo("Compiling inner loops, once: this may take half a minute.", err=True)
+    )
 
 
 def show(screen: Console, title: str, *parts: RenderableType) -> None:
