@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from seqfield._warn import warn
 from seqfield.errors import InputError
 from seqfield.estimators._lesson import Lesson
+from seqfield.estimators._params import flag, real, whole
 from seqfield.objectives.objective import Objective
 from seqfield.progress import progress
 from seqfield.solvers._base import Callback, Minimum, Step
@@ -126,4 +127,37 @@ def tell(n_iter: int, value: float, gap: float, remedy: str) -> None:
     warn(
         f"no convergence in {n_iter} iterations (objective {value:.6g}{bound}): {remedy}",
         ConvergenceWarning,
+    )
+
+
+# --- parameters of early stopping ---------------------------------------------------------------
+
+
+def early_stopping_param() -> Any:
+    """Whether sequences are held out to see when to stop."""
+    return flag(
+        default=False,
+        help=(
+            "hold out a share of the sequences, keep what is best on them, and stop once they gain "
+            "no more"
+        ),
+    )
+
+
+def validation_fraction_param() -> Any:
+    """How many sequences are held out."""
+    return real(
+        default=0.1,
+        help="the share of the sequences that early stopping holds out",
+        low=0,
+        high=1,
+    )
+
+
+def patience_param(default: int, unit: str) -> Any:
+    """How long to wait for a gain."""
+    return whole(
+        default=default,
+        help=f"{unit} without gain after which early stopping gives up",
+        low=1,
     )

@@ -11,8 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError, InputError
 from seqfield.estimators._base import SequenceEstimator
+from seqfield.estimators._descent import (
+    early_stopping_param,
+    patience_param,
+    validation_fraction_param,
+)
 from seqfield.estimators._lesson import Lesson
-from seqfield.estimators._params import features_param, flag, parameters, real, whole
+from seqfield.estimators._params import features_param, flag, parameters
 from seqfield.functions import Learned, LinearFunction
 
 Floats = NDArray[np.float64]
@@ -51,24 +56,9 @@ class LinearEstimator(SequenceEstimator):
         default=False,
         help="start from the weights, labels and features of the last fit",
     )
-    early_stopping: bool = flag(
-        default=False,
-        help=(
-            "hold out a share of the sequences, keep the weights that are best on them, and stop "
-            "once they gain no more"
-        ),
-    )
-    validation_fraction: float = real(
-        default=0.1,
-        help="the share of the sequences that early stopping holds out",
-        low=0,
-        high=1,
-    )
-    patience: int = whole(
-        default=10,
-        help="iterations without gain after which early stopping gives up",
-        low=1,
-    )
+    early_stopping: bool = early_stopping_param()
+    validation_fraction: float = validation_fraction_param()
+    patience: int = patience_param(10, "iterations")
 
     def _architecture(self, lesson: Lesson, start: Learned | None) -> Linear:
         """The weights there are: those of the last fit, or what the lesson shows."""

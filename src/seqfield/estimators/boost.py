@@ -13,7 +13,15 @@ from seqfield._checks import number
 from seqfield.architectures.linear import Linear
 from seqfield.errors import CapabilityError
 from seqfield.estimators._base import Fit, random_of
-from seqfield.estimators._descent import Floats, Merit, descent_facts, following, tell, watched
+from seqfield.estimators._descent import (
+    Floats,
+    Merit,
+    descent_facts,
+    following,
+    patience_param,
+    tell,
+    watched,
+)
 from seqfield.estimators._files import register
 from seqfield.estimators._lesson import Lesson
 from seqfield.estimators._linear import LinearEstimator
@@ -121,11 +129,7 @@ class SequenceBoost(LinearEstimator):
     refit_c2: float = real(
         default=1.0, help="L2 penalty of the refit; raise it against overfitting", low=0
     )
-    patience: int = whole(
-        default=100,
-        help="rounds without gain after which early stopping gives up",
-        low=1,
-    )
+    patience: int = patience_param(100, "rounds")
 
     @property
     def _unit(self) -> Unit:

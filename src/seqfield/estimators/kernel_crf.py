@@ -10,7 +10,16 @@ from seqfield.architectures.atoms import Atom, Atoms
 from seqfield.architectures.lookup import Lookup
 from seqfield.errors import InputError
 from seqfield.estimators._base import Fit, random_of
-from seqfield.estimators._descent import Floats, Merit, descent_facts, following, watched
+from seqfield.estimators._descent import (
+    Floats,
+    Merit,
+    descent_facts,
+    early_stopping_param,
+    following,
+    patience_param,
+    validation_fraction_param,
+    watched,
+)
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
     KernelEstimator,
@@ -23,7 +32,7 @@ from seqfield.estimators._kernel import (
     transitions_param,
 )
 from seqfield.estimators._lesson import Lesson
-from seqfield.estimators._params import anything, flag, parameters, real, whole, word
+from seqfield.estimators._params import anything, parameters, real, whole, word
 from seqfield.functions import KernelFunction, Learned
 from seqfield.kernels.tokens import Tokens
 from seqfield.losses.log import LogLoss
@@ -115,21 +124,9 @@ class KernelCRF(KernelEstimator):
     )
     eta: float = eta_param()
     transitions: bool = transitions_param()
-    early_stopping: bool = flag(
-        default=False,
-        help="hold out a share of the sequences and stop once they gain no more",
-    )
-    validation_fraction: float = real(
-        default=0.1,
-        help="the share of the sequences that early stopping holds out",
-        low=0,
-        high=1,
-    )
-    patience: int = whole(
-        default=10,
-        help="rounds without gain after which early stopping gives up",
-        low=1,
-    )
+    early_stopping: bool = early_stopping_param()
+    validation_fraction: float = validation_fraction_param()
+    patience: int = patience_param(10, "rounds")
     tol: float = real(default=1e-5, help="relative tolerance of each refit", low=0)
     gram_dtype: str = gram_dtype_param()
 

@@ -10,7 +10,14 @@ from sklearn.utils.validation import check_is_fitted
 from seqfield.architectures._base import Architecture
 from seqfield.errors import CapabilityError
 from seqfield.estimators._base import Fit, random_of, seed_of
-from seqfield.estimators._descent import Merit, Watch, descent_facts, following, watched
+from seqfield.estimators._descent import (
+    Merit,
+    Watch,
+    descent_facts,
+    following,
+    patience_param,
+    watched,
+)
 from seqfield.estimators._dual import DualLesson
 from seqfield.estimators._files import register
 from seqfield.estimators._kernel import (
@@ -69,11 +76,7 @@ class StructuredPerceptron(LinearEstimator):
         help="epochs; training ends early when an epoch makes no mistake",
         low=1,
     )
-    patience: int = whole(
-        default=3,
-        help="epochs without gain after which early stopping gives up",
-        low=1,
-    )
+    patience: int = patience_param(3, "epochs")
     kernel: Any = anything(
         default=None,
         help=(
