@@ -8,7 +8,7 @@ import seqfield as sf
 from seqfield.active import UNITS, rank
 from seqfield.confidence import calibration_gain
 from seqfield.functions import LinearFunction
-from seqfield.report.judged import judge
+from seqfield.report.comparison import compare
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_ranks(model, data, scored, unit, strategy):
 
 
 def test_reports(model, data, scored):
-    judge(model, *data)
+    compare(model, *data)
     assert scored == [40]
 
 

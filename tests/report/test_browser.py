@@ -11,9 +11,9 @@ import pytest
 import seqfield as sf
 from seqfield.report import report_content, write_page
 from seqfield.report.columns import THRESHOLDS
+from seqfield.report.comparison import compare
 from seqfield.report.content import content_of
 from seqfield.report.intervals import intervals
-from seqfield.report.judged import judge
 
 from ..support.reports import HOSTILE, invented
 
@@ -123,11 +123,11 @@ def percent(x, digits=1):
 def test_opens_without_complaint_and_without_network(shown, case):
     assert shown.title == "A <b>bold</b> title"
     quiet(shown)
-    judged = judge(*case)
+    compared = compare(*case)
     big = shown.execute_script(
         "return document.querySelector('[data-key=token_accuracy] .value').textContent"
     )
-    assert big == percent(judged.right.mean())
+    assert big == percent(compared.right.mean())
     assert (
         shown.execute_script("return document.querySelectorAll('main > section[hidden]').length")
         == 0
@@ -149,12 +149,12 @@ def test_hostile_words_are_words(shown):
 
 @pytest.mark.parametrize("n_labels", [2, 90])
 def test_other_numbers_of_labels(browser, tmp_path, n_labels):
-    judged = invented(30, 4, [f"label{k}" for k in range(n_labels)])
-    content = content_of(judged, judged.gold, intervals(judged, 5))
+    compared = invented(30, 4, [f"label{k}" for k in range(n_labels)])
+    content = content_of(compared, compared.gold, intervals(compared, 5))
     write_page({"title": "", **content}, tmp_path / "r.html")
     visit(browser, (tmp_path / "r.html").as_uri())
     quiet(browser)
-    met = len(set(judged.codes) | set(judged.gold_codes))
+    met = len(set(compared.codes) | set(compared.gold_codes))
     rows = browser.execute_script("return document.querySelectorAll('#confusion tbody tr').length")
     assert rows == min(met, 60)
     colours = browser.execute_script(
@@ -190,18 +190,18 @@ def test_models_without_probabilities(browser, case, tmp_path):
 
 @pytest.mark.parametrize("slider", ["threshold", "second-threshold"])
 def test_slider(shown, case, slider):
-    judged = judge(*case)
+    compared = compare(*case)
     for place in (40, 60, 95):
         choose(shown, slider, place, "input")
-        kept = judged.confidence >= THRESHOLDS[place]
+        kept = compared.confidence >= THRESHOLDS[place]
         assert float(text(shown, "threshold-value")) == THRESHOLDS[place]
         assert text(shown, "coverage-share") == percent(kept.mean())
-        assert text(shown, "coverage-precision") == percent(judged.right[kept].mean(), 2)
+        assert text(shown, "coverage-precision") == percent(compared.right[kept].mean(), 2)
         assert text(shown, "coverage-abstained") == str((~kept).sum())
         grey = shown.execute_script(
             "return [...document.querySelectorAll('.token.abstained')].map((n) => +n.dataset.t)"
         )
-        drawn = judged.offsets[50]
+        drawn = compared.offsets[50]
         assert grey == np.flatnonzero(~kept[:drawn]).tolist()
     quiet(shown)
 
@@ -216,17 +216,17 @@ def test_slider_by_keyboard(shown):
 
 
 def test_filter_by_labels(shown, case):
-    judged = judge(*case)
-    gold, guess = (judged.labels.index(name) for name in ("B-NAME", "I-NAME"))
-    both = (judged.gold_codes == gold) & (judged.codes == guess)
+    compared = compare(*case)
+    gold, guess = (compared.labels.index(name) for name in ("B-NAME", "I-NAME"))
+    both = (compared.gold_codes == gold) & (compared.codes == guess)
     for values, hits in (
-        ({"gold-filter": gold, "predicted-filter": ""}, judged.gold_codes == gold),
-        ({"gold-filter": "", "predicted-filter": guess}, judged.codes == guess),
+        ({"gold-filter": gold, "predicted-filter": ""}, compared.gold_codes == gold),
+        ({"gold-filter": "", "predicted-filter": guess}, compared.codes == guess),
         ({"gold-filter": gold, "predicted-filter": guess}, both),
     ):
         for id_, value in values.items():
             choose(shown, id_, str(value))
-        expected = np.flatnonzero(judged.in_row(hits))
+        expected = np.flatnonzero(compared.in_row(hits))
         assert numbers(shown) == expected[:50].tolist()
         assert text(shown, "count").startswith(f"{len(expected)} of 71 sequences")
     assert (
@@ -236,24 +236,24 @@ def test_filter_by_labels(shown, case):
 
 
 def test_confusion_leads_to_the_sequences(shown, case):
-    judged = judge(*case)
+    compared = compare(*case)
     shown.execute_script("document.querySelector('#mistakes button').click()")
     a, b = (
         int(shown.execute_script("return document.getElementById(arguments[0]).value", id_))
         for id_ in ("gold-filter", "predicted-filter")
     )
-    hits = (judged.gold_codes == a) & (judged.codes == b)
-    wrong = judged.gold_codes * 100 + judged.codes
-    assert hits.sum() == np.unique(wrong[~judged.right], return_counts=True)[1].max()
-    assert numbers(shown) == np.flatnonzero(judged.in_row(hits)).tolist()
+    hits = (compared.gold_codes == a) & (compared.codes == b)
+    wrong = compared.gold_codes * 100 + compared.codes
+    assert hits.sum() == np.unique(wrong[~compared.right], return_counts=True)[1].max()
+    assert numbers(shown) == np.flatnonzero(compared.in_row(hits)).tolist()
     shown.execute_script("document.querySelector('#confusion td.miss').focus()")
     assert "Show the sequences" in text(shown, "confusion-readout")
 
 
 def test_search_and_only_wrong(shown, case):
-    judged = judge(*case)
+    compared = compare(*case)
     choose(shown, "only-wrong", True)
-    wrong = np.flatnonzero(judged.in_row(~judged.right))
+    wrong = np.flatnonzero(compared.in_row(~compared.right))
     settle(lambda: numbers(shown) == wrong[:50].tolist())
     choose(shown, "search", "OIL", "input")
     oil = [i for i in wrong.tolist() if "oil" in " ".join(case[1][i]).lower()]
@@ -262,14 +262,14 @@ def test_search_and_only_wrong(shown, case):
 
 
 def test_orders(shown, case):
-    judged = judge(*case)
-    lengths = np.diff(judged.offsets)
-    worst = np.minimum.reduceat(judged.confidence, judged.offsets[:-1])
+    compared = compare(*case)
+    lengths = np.diff(compared.offsets)
+    worst = np.minimum.reduceat(compared.confidence, compared.offsets[:-1])
     for order, worth in (
-        ("surprise", -judged.log_gold),
-        ("mean", -judged.log_gold / lengths),
+        ("surprise", -compared.log_gold),
+        ("mean", -compared.log_gold / lengths),
         ("weakest", -worst),
-        ("labelling", -judged.log_shown),
+        ("labelling", -compared.log_shown),
         ("file", -np.arange(71)),
     ):
         choose(shown, "order", order)
@@ -286,13 +286,13 @@ def test_more(shown):
 
 
 def test_details_of_a_token(shown, case):
-    judged = judge(*case)
-    t = int(np.flatnonzero(~judged.right)[0])
+    compared = compare(*case)
+    t = int(np.flatnonzero(~compared.right)[0])
     shown.execute_script("document.querySelector(`[data-t='${arguments[0]}']`).click()", t)
     said = text(shown, "detail")
-    for label in (judged.labels[judged.codes[t]], judged.labels[judged.gold_codes[t]]):
+    for label in (compared.labels[compared.codes[t]], compared.labels[compared.gold_codes[t]]):
         assert label in said
-    assert percent(judged.confidence[t]) in said
+    assert percent(compared.confidence[t]) in said
     first, second = case[1][0][:2]
     token = shown.find_element("css selector", ".token")
     token.send_keys(webdriver.Keys.ENTER)
@@ -304,10 +304,10 @@ def test_details_of_a_token(shown, case):
 
 
 def test_reliability_by_label(shown, case):
-    judged = judge(*case)
-    k = judged.labels.index("B-NAME")
+    compared = compare(*case)
+    k = compared.labels.index("B-NAME")
     choose(shown, "reliability-label", str(k))
-    assert text(shown, "reliability-readout").startswith(f"{(judged.codes == k).sum()} tokens")
+    assert text(shown, "reliability-readout").startswith(f"{(compared.codes == k).sum()} tokens")
     quiet(shown)
 
 
@@ -350,11 +350,11 @@ def test_no_sideways_scrolling(shown, width):
 
 
 def test_ten_thousand_sequences(browser, tmp_path):
-    judged = invented(10_000, 20, [f"label{k}" for k in range(20)])
+    compared = invented(10_000, 20, [f"label{k}" for k in range(20)])
     vocabulary = [f"word{k}" for k in range(5000)]
     drawn = np.random.default_rng(0).integers(5000, size=(10_000, 20))
     words = [[vocabulary[k] for k in row] for row in drawn.tolist()]
-    content = content_of(judged, words, intervals(judged, 20))
+    content = content_of(compared, words, intervals(compared, 20))
     path = tmp_path / "large.html"
     write_page({"title": "large", **content}, path)
     assert path.stat().st_size < 15e6
@@ -366,7 +366,7 @@ def test_ten_thousand_sequences(browser, tmp_path):
     begin = time.monotonic()
     choose(browser, "order", "surprise")
     choose(browser, "predicted-filter", "3")
-    n = int((judged.in_row(judged.codes == 3) > 0).sum())
+    n = int((compared.in_row(compared.codes == 3) > 0).sum())
     assert text(browser, "count") == f"{n:,} of 10,000 sequences, 50 shown"
     assert time.monotonic() - begin < 3
     quiet(browser)

@@ -12,9 +12,9 @@ from seqfield.errors import InputError, LabelError, SchemeError
 from seqfield.report import intervals as module
 from seqfield.report import learning_curve, render, report_content, write_report
 from seqfield.report.columns import THRESHOLDS, parts
+from seqfield.report.comparison import compare
 from seqfield.report.content import content_of, texts
 from seqfield.report.intervals import intervals, resampled, sums
-from seqfield.report.judged import judge
 
 from ..support.reports import HOSTILE, by_key, embedded, invented, unpacked
 
@@ -47,12 +47,12 @@ def content(model, data, gappy):
 
 
 @pytest.fixture(scope="module")
-def judged(model, data, gappy):
-    return judge(model, data[0], gappy)
+def compared(model, data, gappy):
+    return compare(model, data[0], gappy)
 
 
 def own(gappy):
-    """Gold labels as probabilities can be judged by: without the one that is unknown."""
+    """Gold labels as probabilities can be compared by: without the one that is unknown."""
     hidden = {"B-MOOD": None}
     return [row and [v if isinstance(v, set) else hidden.get(v, v) for v in row] for row in gappy]
 
@@ -158,17 +158,17 @@ def test_coverage_is_the_curve_at_each_threshold(model, data, gappy, content):
     assert right[0] / kept[0] == pytest.approx(by_key(content)["token_accuracy"]["value"])
 
 
-def test_columns_of_tokens(model, data, content, judged):
+def test_columns_of_tokens(model, data, content, compared):
     seen, proba = content["sequences"], np.vstack(model.predict_proba(data[0]))
     assert seen["words"] == [[word for (word,) in row] for row in data[0]]
-    np.testing.assert_array_equal(unpacked(seen["labels"]), judged.codes)
-    np.testing.assert_array_equal(unpacked(seen["gold"]).astype(int) - 1, judged.gold_codes)
+    np.testing.assert_array_equal(unpacked(seen["labels"]), compared.codes)
+    np.testing.assert_array_equal(unpacked(seen["gold"]).astype(int) - 1, compared.gold_codes)
     top, p = unpacked(seen["top"]), unpacked(seen["p"])
     ends = np.cumsum(unpacked(seen["kept"]))
     level = unpacked(seen["level"])
     for t, (a, b) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        labels, gold = top[a:b].tolist(), judged.gold_codes[t]
-        assert labels[0] == judged.codes[t]
+        labels, gold = top[a:b].tolist(), compared.gold_codes[t]
+        assert labels[0] == compared.codes[t]
         assert len(set(labels)) == len(labels) <= 5
         if 0 <= gold < proba.shape[1]:
             assert gold in labels[:2]
@@ -180,12 +180,12 @@ def test_columns_of_tokens(model, data, content, judged):
         np.testing.assert_array_equal(p[a:b], parts(proba[t, labels]))
         confidence = proba[t, labels[0]]
         assert level[t] == sum(confidence >= least for least in THRESHOLDS) - 1
-    np.testing.assert_allclose(unpacked(seen["surprise"]), -judged.log_gold, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(unpacked(seen["surprise"]), -compared.log_gold, rtol=1e-6, atol=1e-6)
     labelling = np.exp(model.log_likelihood(data[0], model.predict(data[0])))
     np.testing.assert_allclose(unpacked(seen["labelling"]), labelling, rtol=1e-6)
 
 
-def test_spans_are_those_of_the_model(model, data, content, judged):
+def test_spans_are_those_of_the_model(model, data, content, compared):
     seen, found = content["sequences"]["spans"], model.predict_spans(data[0])
     assert unpacked(seen["counts"]).tolist() == [len(row) for row in found]
     flat = [span for row in found for span in row]
@@ -195,7 +195,7 @@ def test_spans_are_those_of_the_model(model, data, content, judged):
     p = np.array([span.probability for span in flat])
     np.testing.assert_array_equal(unpacked(seen["p"]), parts(p))
     assert unpacked(seen["right"]).sum() == sum(
-        len(a & b) for a, b in zip(*judged.spans(), strict=True)
+        len(a & b) for a, b in zip(*compared.spans(), strict=True)
     )
 
 
@@ -203,12 +203,14 @@ def test_spans_are_those_of_the_model(model, data, content, judged):
 
 
 def test_resamples_are_metrics_of_drawn_sequences(monkeypatch):
-    judged = replace(invented(6, 4, ["O", "B-a", "I-a"], seed=1), scheme=None)
-    proba, n_boot = np.split(judged.proba, judged.offsets[1:-1]), 25
+    compared = replace(invented(6, 4, ["O", "B-a", "I-a"], seed=1), scheme=None)
+    proba, n_boot = np.split(compared.proba, compared.offsets[1:-1]), 25
     drawn = np.random.default_rng(3).integers(6, size=(n_boot, 6))
     rows = []
     for chosen in drawn:
-        y, guess, p = ([part[i] for i in chosen] for part in (judged.gold, judged.predicted, proba))
+        y, guess, p = (
+            [part[i] for i in chosen] for part in (compared.gold, compared.predicted, proba)
+        )
         spans = metrics.span_scores(y, guess, None)
         rows.append(
             {
@@ -217,14 +219,14 @@ def test_resamples_are_metrics_of_drawn_sequences(monkeypatch):
                 "span_precision": spans.precision,
                 "span_recall": spans.recall,
                 "span_f1": spans.f1,
-                "nll_per_token": metrics.token_nll(y, p, judged.labels, mean=True),
-                "ece": metrics.ece(y, p, judged.labels, labels=guess),
-                "brier": metrics.brier(y, p, judged.labels),
-                "joint_nll_per_sequence": -judged.log_gold[chosen].mean(),
+                "nll_per_token": metrics.token_nll(y, p, compared.labels, mean=True),
+                "ece": metrics.ece(y, p, compared.labels, labels=guess),
+                "brier": metrics.brier(y, p, compared.labels),
+                "joint_nll_per_sequence": -compared.log_gold[chosen].mean(),
             }
         )
     expected = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-    found = resampled(sums(judged), n_boot, np.random.default_rng(3))
+    found = resampled(sums(compared), n_boot, np.random.default_rng(3))
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         np.testing.assert_allclose(found[key], values, err_msg=key, **EXACT)
@@ -233,7 +235,7 @@ def test_resamples_are_metrics_of_drawn_sequences(monkeypatch):
         for k, v in expected.items()
     }
     monkeypatch.setattr(module, "HELD", 18)  # blocks of three resamples
-    scores = intervals(judged, n_boot, random_state=3)
+    scores = intervals(compared, n_boot, random_state=3)
     for key, (low, high) in ends.items():
         value = scores[key].value
         if key == "ece":
@@ -252,23 +254,23 @@ def test_interval_covers_the_truth_as_often_as_it_says():
 
 
 def test_an_impossible_gold_label_is_infinitely_surprising():
-    judged = invented(5, 2, ["a", "b"])
+    compared = invented(5, 2, ["a", "b"])
     proba = np.tile([1.0, 0.0], (10, 1))
-    judged = replace(judged, proba=proba, codes=np.zeros(10, int), predicted=[["a", "a"]] * 5)
-    scores = intervals(judged, 50)
+    compared = replace(compared, proba=proba, codes=np.zeros(10, int), predicted=[["a", "a"]] * 5)
+    scores = intervals(compared, 50)
     assert scores["nll_per_token"].value == math.inf
     assert scores["nll_per_token"].high == math.inf
-    page = embedded(render({"title": "", **content_of(judged, judged.gold, scores)}))
+    page = embedded(render({"title": "", **content_of(compared, compared.gold, scores)}))
     assert by_key(page)["nll_per_token"]["value"] == "Infinity"
 
 
 def test_without_resamples_there_is_no_interval(model, data):
-    one = judge(model, data[0][:1], data[1][:1])
-    for scores in (intervals(judge(model, *data), n_boot=0), intervals(one)):
+    one = compare(model, data[0][:1], data[1][:1])
+    for scores in (intervals(compare(model, *data), n_boot=0), intervals(one)):
         assert math.isnan(scores["token_accuracy"].low)
         assert scores["token_accuracy"].value > 0
     with pytest.raises(InputError, match="n_boot must be a whole number"):
-        intervals(judge(model, *data), n_boot=-1)
+        intervals(compare(model, *data), n_boot=-1)
 
 
 # --- other models and data ------------------------------------------------------------------------
@@ -341,8 +343,8 @@ def test_scheme(model, data):
     assert report_content(model, data[0], strange, n_boot=2)["span_types"] is None
 
 
-def test_texts(judged):
-    two = replace(judged, offsets=np.array([0, 2, 3]))
+def test_texts(compared):
+    two = replace(compared, offsets=np.array([0, 2, 3]))
     words = [["a", "b"], ["c"]]
     assert texts([[("a", "DT"), ("b", "NN")], [("c", "X")]], None, two) == words
     assert texts([[{"n": 1, "w": "a"}, {"w": "b"}], [{"w": "c"}]], None, two) == words

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from seqfield.report.judged import Judged
+from seqfield.report.comparison import Comparison
 
 HOSTILE = [
     "</script><img src=x onerror=window.hurt=1>",
@@ -38,7 +38,7 @@ def by_key(content: dict) -> dict:
     return {metric["key"]: metric for metric in content["metrics"]}
 
 
-def invented(n: int, length: int, labels: list[str], seed: int = 0) -> Judged:
+def invented(n: int, length: int, labels: list[str], seed: int = 0) -> Comparison:
     """Labels drawn from invented probabilities; predictions are the most probable ones."""
     random = np.random.default_rng(seed)
     tokens, s = n * length, len(labels)
@@ -54,7 +54,7 @@ def invented(n: int, length: int, labels: list[str], seed: int = 0) -> Judged:
         return [names[a : a + length] for a in offsets[:-1]]
 
     p = np.log(proba[np.arange(tokens), gold])
-    return Judged(
+    return Comparison(
         labels=labels,
         n_classes=s,
         offsets=offsets,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from seqfield.cli import files
-from seqfield.cli.guesses import Format
+from seqfield.cli.records import Format
 
 if TYPE_CHECKING:
     from seqfield.data.conll import Document
@@ -28,13 +28,13 @@ class Unit(StrEnum):
 
 
 class Question(NamedTuple):
-    """One suggestion: the number of its sequence, facts for the user, and the words and the guess
+    """One suggestion: the number of its sequence, facts for the user, and the words and the span
     that it is about, if it is not about the whole."""
 
     sequence: int
     facts: dict[str, Any]
     words: list[str]
-    guess: Any
+    span: Any
 
 
 def suggest(
@@ -129,54 +129,54 @@ def _question(k: int, one: Any, X: files.Rows, document: Document) -> Question:
     if not hasattr(one, "probability"):
         return Question(one.sequence, facts, [], None)
     if hasattr(one, "position"):
-        guess = Marked(str(one.label), one.position, one.position + 1, one.probability)
+        span = Marked(str(one.label), one.position, one.position + 1, one.probability)
     else:
-        guess = Marked(one.kind, one.start, one.end, one.probability)
-    facts["line"] = document.line(one.sequence, guess.start)
-    words = [row[0] for row in X[one.sequence][guess.start : guess.end]]
-    return Question(one.sequence, facts, words, guess)
+        span = Marked(one.kind, one.start, one.end, one.probability)
+    facts["line"] = document.line(one.sequence, span.start)
+    words = [row[0] for row in X[one.sequence][span.start : span.end]]
+    return Question(one.sequence, facts, words, span)
 
 
 def _written(
     model: Any, rows: files.Rows, X: files.Rows, found: list[Question], form: Format, by: str
 ) -> Iterator[str]:
     """The suggestions, those about one sequence together but for JSON lines."""
-    from seqfield.cli.guesses import (
+    from seqfield.cli.records import (
         annotated,
         as_record,
         features_of,
-        guesses,
         json_lines,
         json_list,
+        records_of,
     )
 
     by_sequence: dict[int, list[Question]] = {}
     for one in found:
         by_sequence.setdefault(one.sequence, []).append(one)
     own = [X[i] for i in by_sequence]
-    guessed = guesses(model, own, "viterbi") if own else []
+    labelled = records_of(model, own, "viterbi") if own else []
     if form is Format.CONLL:
         kept = [rows[i] for i in by_sequence]
-        return map(_block, kept, by_sequence.values(), guessed, repeat(by))
+        return map(_block, kept, by_sequence.values(), labelled, repeat(by))
     if form is Format.JSONL:
-        whole = map(as_record, own, guessed)
-        asked = ({"tokens": one.words} | one.guess._asdict() for one in found if one.guess)
-        more = whole if found and found[0].guess is None else asked
+        whole = map(as_record, own, labelled)
+        asked = ({"tokens": one.words} | one.span._asdict() for one in found if one.span)
+        more = whole if found and found[0].span is None else asked
         return json_lines(one.facts | rest for one, rest in zip(found, more, strict=True))
     first = [questions[0] for questions in by_sequence.values()]
     marked = [
-        guess.spans if questions[0].guess is None else [one.guess for one in questions]
-        for guess, questions in zip(guessed, by_sequence.values(), strict=True)
+        record.spans if questions[0].span is None else [one.span for one in questions]
+        for record, questions in zip(labelled, by_sequence.values(), strict=True)
     ]
     meta = [{"id": i} | one.facts for i, one in zip(by_sequence, first, strict=True)]
-    sure = [guess.probability for guess in guessed]
+    sure = [record.probability for record in labelled]
     records = annotated(form, features_of(model, own), marked, sure, meta)
     return (json_list if form is Format.LABELSTUDIO else json_lines)(records)
 
 
-def _block(rows: list[files.Row], questions: list[Question], guess: Any, by: str) -> str:
+def _block(rows: list[files.Row], questions: list[Question], record: Any, by: str) -> str:
     """The lines of one sequence in a column file."""
-    from seqfield.cli.guesses import cells
+    from seqfield.cli.records import cells
     from seqfield.data.conll import joined
 
     text = ""
@@ -185,4 +185,4 @@ def _block(rows: list[files.Row], questions: list[Question], guess: Any, by: str
         if asked is not None:
             text += f" {' '.join(words)}: {asked.kind} {asked.probability:.4f}"
         text += "\n"
-    return text + joined([rows], [cells(guess, confidence=True)], by)
+    return text + joined([rows], [cells(record, confidence=True)], by)

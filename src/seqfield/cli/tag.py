@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from seqfield.cli import files
-from seqfield.cli.guesses import Format
+from seqfield.cli.records import Format
 
 #: sequences labelled at a time: bounds the memory and keeps the output flowing
 BATCH = 2048
@@ -108,33 +108,33 @@ def tag(
 def _abstaining(
     model: Any, rows: Any, X: Any, by: str, decoding: Decoding, confidence: bool, least: float
 ) -> str:
-    from seqfield.cli.guesses import cells, guesses
+    from seqfield.cli.records import cells, records_of
     from seqfield.data.conll import joined
     from seqfield.errors import CapabilityError
 
     sign = files.ABSTAINED
     if sign in model.classes_.tolist():
         raise CapabilityError(f"the model has a label {sign!r}: it cannot stand for no label")
-    found = guesses(model, X, decoding.value, least)
-    return joined(rows, (cells(guess, confidence) for guess in found), by)
+    found = records_of(model, X, decoding.value, least)
+    return joined(rows, (cells(record, confidence) for record in found), by)
 
 
 def _as_json(
     model: Any, batches: Iterable[Any], decoding: Decoding, least: float | None, form: Format
 ) -> Iterator[str]:
-    from seqfield.cli.guesses import (
+    from seqfield.cli.records import (
         annotated,
         as_record,
         features_of,
-        guesses,
         json_lines,
         json_list,
+        records_of,
     )
 
     def records() -> Iterator[dict[str, Any]]:
         done = 0
         for _, X in batches:
-            found = guesses(model, X, decoding.value, least)
+            found = records_of(model, X, decoding.value, least)
             if form is Format.JSONL:
                 yield from map(as_record, X, found)
                 continue

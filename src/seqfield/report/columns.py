@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqfield.report.judged import Judged
+from seqfield.report.comparison import Comparison
 
 #: probabilities are stored as whole numbers of 1 / UNIT
 UNIT = 10_000
@@ -62,7 +62,7 @@ def level_of(confidence: Any) -> NDArray[np.int64]:
     return place
 
 
-def drawn(judged: Judged, words: list[list[str]]) -> dict[str, Any]:
+def drawn(compared: Comparison, words: list[list[str]]) -> dict[str, Any]:
     """The sequences as columns over tokens.
 
     Codes are indices into the labels. ``gold`` is the code plus 1, or 0 without a gold label. For
@@ -71,43 +71,43 @@ def drawn(judged: Judged, words: list[list[str]]) -> dict[str, Any]:
     """
     out: dict[str, Any] = {
         "words": words,
-        "lengths": column(np.diff(judged.offsets)),
-        "gold": column(judged.gold_codes + 1),
-        "labels": column(judged.codes),
+        "lengths": column(np.diff(compared.offsets)),
+        "gold": column(compared.gold_codes + 1),
+        "labels": column(compared.codes),
     }
-    if judged.proba is not None:
-        out |= _likely(judged, judged.proba)
-    if judged.log_shown is not None:
-        out["labelling"] = column(np.exp(judged.log_shown), "f4")
-    if judged.found is not None:
-        out["spans"] = _spans(judged, judged.found)
+    if compared.proba is not None:
+        out |= _likely(compared, compared.proba)
+    if compared.log_shown is not None:
+        out["labelling"] = column(np.exp(compared.log_shown), "f4")
+    if compared.found is not None:
+        out["spans"] = _spans(compared, compared.found)
     return out
 
 
-def surprise(judged: Judged) -> NDArray[np.float64] | None:
+def surprise(compared: Comparison) -> NDArray[np.float64] | None:
     """-log p(gold labels) of each sequence (n,): of the whole labelling, or summed over tokens."""
-    if judged.log_gold is not None:
-        return 0.0 - judged.log_gold
-    if judged.proba is None:
+    if compared.log_gold is not None:
+        return 0.0 - compared.log_gold
+    if compared.proba is None:
         return None
-    graded = judged.graded
+    graded = compared.graded
     nll = np.zeros(len(graded))
     with np.errstate(divide="ignore"):
-        nll[graded] = -np.log(judged.proba[graded, judged.gold_codes[graded]])
-    return judged.in_row(nll)
+        nll[graded] = -np.log(compared.proba[graded, compared.gold_codes[graded]])
+    return compared.in_row(nll)
 
 
-def _likely(judged: Judged, proba: NDArray[np.float64]) -> dict[str, Any]:
-    at, graded = np.arange(len(proba)), judged.graded
+def _likely(compared: Comparison, proba: NDArray[np.float64]) -> dict[str, Any]:
+    at, graded = np.arange(len(proba)), compared.graded
     rank = proba.copy()
-    rank[at[graded], judged.gold_codes[graded]] += 1.0
-    rank[at, judged.codes] += 2.0  # the predicted one comes first, then the gold one
+    rank[at[graded], compared.gold_codes[graded]] += 1.0
+    rank[at, compared.codes] += 2.0  # the predicted one comes first, then the gold one
     n = min(N_TOP, proba.shape[1])
     few = np.argpartition(-rank, n - 1, axis=1)[:, :n]
     few = np.take_along_axis(few, np.argsort(-np.take_along_axis(rank, few, 1), axis=1), 1)
     keep = np.take_along_axis(rank, few, 1) >= LEAST
     p = np.take_along_axis(proba, few, 1)
-    nll = surprise(judged)
+    nll = surprise(compared)
     return {
         "kept": column(keep.sum(axis=1)),
         "top": column(few[keep]),
@@ -117,11 +117,11 @@ def _likely(judged: Judged, proba: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def _spans(judged: Judged, found: list[list[Any]]) -> dict[str, Any]:
+def _spans(compared: Comparison, found: list[list[Any]]) -> dict[str, Any]:
     kinds = sorted({span.kind for row in found for span in row})
     place = {kind: k for k, kind in enumerate(kinds)}
     flat = [span for row in found for span in row]
-    gold, _ = judged.spans()
+    gold, _ = compared.spans()
     right = [tuple(span[:3]) in own for row, own in zip(found, gold, strict=True) for span in row]
     return {
         "kinds": kinds,

@@ -12,8 +12,8 @@ from seqfield.errors import LabelError
 from seqfield.estimators._linear import Weight
 from seqfield.functions import LinearFunction
 from seqfield.report.columns import THRESHOLDS, drawn, level_of
+from seqfield.report.comparison import Comparison, compare
 from seqfield.report.intervals import N_BINS, Score, bin_of, intervals
-from seqfield.report.judged import Judged, judge
 
 #: group, key, name and meaning of the headline scores
 HEADLINES = (
@@ -66,33 +66,33 @@ def report_content(
     >>> content["data"], content["metrics"][0]["name"]
     ({'sequences': 10, 'tokens': 55, 'labelled': 55}, 'Token accuracy')
     """
-    judged = judge(model, X, y, scheme, step)
+    compared = compare(model, X, y, scheme, step)
     step("intervals")
-    measured = intervals(judged, n_boot)
+    measured = intervals(compared, n_boot)
     step("weights")
     return {
         "title": type(model).__name__ if title is None else title,
         "model": _about(model),
         "features": _features(model),
-        **content_of(judged, texts(X, tokens, judged), measured),
+        **content_of(compared, texts(X, tokens, compared), measured),
     }
 
 
 def content_of(
-    judged: Judged,
+    compared: Comparison,
     words: list[list[str]],
     measured: dict[str, Score],
 ) -> dict[str, Any]:
     """The part of the content that needs no model."""
     return {
         "data": {
-            "sequences": len(judged.gold),
-            "tokens": len(judged.codes),
-            "labelled": int(judged.known.sum()),
+            "sequences": len(compared.gold),
+            "tokens": len(compared.codes),
+            "labelled": int(compared.known.sum()),
         },
-        "labels": [str(label) for label in judged.labels],
-        "n_classes": judged.n_classes,
-        "has_spans": judged.has_spans,
+        "labels": [str(label) for label in compared.labels],
+        "n_classes": compared.n_classes,
+        "has_spans": compared.has_spans,
         "metrics": [
             {
                 "group": group,
@@ -105,18 +105,18 @@ def content_of(
             for group, key, name, meaning in HEADLINES
             if key in measured
         ],
-        "per_label": _per_label(judged),
-        "span_types": _span_types(judged),
-        "confusion": _confusion(judged),
-        "reliability": _reliability(judged),
-        "coverage": _coverage(judged),
-        "sequences": drawn(judged, words),
+        "per_label": _per_label(compared),
+        "span_types": _span_types(compared),
+        "confusion": _confusion(compared),
+        "reliability": _reliability(compared),
+        "coverage": _coverage(compared),
+        "sequences": drawn(compared, words),
     }
 
 
-def texts(X: Any, tokens: list[list[str]] | None, judged: Judged) -> list[list[str]]:
+def texts(X: Any, tokens: list[list[str]] | None, compared: Comparison) -> list[list[str]]:
     """The text to draw for each token."""
-    lengths = np.diff(judged.offsets).tolist()
+    lengths = np.diff(compared.offsets).tolist()
     if tokens is None:
         if isinstance(X, list | tuple) and all(isinstance(row, list | tuple) for row in X):
             return [[_text(token, t) for t, token in enumerate(row)] for row in X]
@@ -208,26 +208,26 @@ def _cliques(model: Any) -> list[Weight]:
     return sorted(found, key=lambda weight: -weight.value)
 
 
-def _per_label(judged: Judged) -> list[dict[str, Any]]:
-    found = metrics.per_label(judged.gold, judged.predicted)
-    place = {label: k for k, label in enumerate(judged.labels)}
+def _per_label(compared: Comparison) -> list[dict[str, Any]]:
+    found = metrics.per_label(compared.gold, compared.predicted)
+    place = {label: k for k, label in enumerate(compared.labels)}
     rows = [{"label": place[label], **scores._asdict()} for label, scores in found.items()]
-    if judged.confidence is not None:
+    if compared.confidence is not None:
         # mean confidence over the labelled tokens for which the label was predicted
-        codes, size = judged.codes[judged.known], len(judged.labels)
+        codes, size = compared.codes[compared.known], len(compared.labels)
         count = np.bincount(codes, minlength=size)
-        total = np.bincount(codes, weights=judged.confidence[judged.known], minlength=size)
+        total = np.bincount(codes, weights=compared.confidence[compared.known], minlength=size)
         for row in rows:
             k = row["label"]
             row["confidence"] = metrics.token.share(total[k], count[k])
     return rows
 
 
-def _span_types(judged: Judged) -> list[dict[str, Any]] | None:
-    if not judged.has_spans:
+def _span_types(compared: Comparison) -> list[dict[str, Any]] | None:
+    if not compared.has_spans:
         return None
-    labelled = [row if any(v is not None for v in row) else None for row in judged.gold]
-    found = metrics.span_scores(labelled, judged.predicted, judged.scheme)
+    labelled = [row if any(v is not None for v in row) else None for row in compared.gold]
+    found = metrics.span_scores(labelled, compared.predicted, compared.scheme)
     return [
         {
             "kind": kind,
@@ -240,23 +240,23 @@ def _span_types(judged: Judged) -> list[dict[str, Any]] | None:
     ]
 
 
-def _confusion(judged: Judged) -> list[list[int]]:
+def _confusion(compared: Comparison) -> list[list[int]]:
     """(gold, predicted, count) where the count is not 0."""
-    known, size = judged.known, len(judged.labels)
-    counts = np.bincount(judged.gold_codes[known] * size + judged.codes[known])
+    known, size = compared.known, len(compared.labels)
+    counts = np.bincount(compared.gold_codes[known] * size + compared.codes[known])
     cells = np.flatnonzero(counts)
     rows: list[list[int]] = np.column_stack([*divmod(cells, size), counts[cells]]).tolist()
     return rows
 
 
-def _reliability(judged: Judged) -> dict[str, Any] | None:
+def _reliability(compared: Comparison) -> dict[str, Any] | None:
     """(confidence, accuracy, count) of each bin: for all graded tokens, and by predicted label."""
-    if judged.confidence is None:
+    if compared.confidence is None:
         return None
-    graded = judged.graded
-    confidence, right = judged.confidence[graded], judged.right[graded].astype(np.float64)
-    cell = judged.codes[graded] * N_BINS + bin_of(confidence)
-    size = judged.n_classes * N_BINS
+    graded = compared.graded
+    confidence, right = compared.confidence[graded], compared.right[graded].astype(np.float64)
+    cell = compared.codes[graded] * N_BINS + bin_of(confidence)
+    size = compared.n_classes * N_BINS
     count, sure, good = (
         np.bincount(cell, weights, size).reshape(-1, N_BINS)
         for weights in (None, confidence, right)
@@ -274,15 +274,15 @@ def _bins(count: Any, confidence: Any, right: Any) -> list[list[float] | None]:
     ]
 
 
-def _coverage(judged: Judged) -> dict[str, Any] | None:
+def _coverage(compared: Comparison) -> dict[str, Any] | None:
     """For each threshold: labelled tokens of at least this confidence, and how many are right.
 
     A token whose gold label the model does not know counts here; it is wrong at any threshold.
     """
-    if judged.confidence is None:
+    if compared.confidence is None:
         return None
-    known = judged.known
-    level = level_of(judged.confidence[known])
+    known = compared.known
+    level = level_of(compared.confidence[known])
 
     def at_least(weights: Any) -> list[int]:
         counts = np.bincount(level, weights, len(THRESHOLDS))
@@ -292,5 +292,5 @@ def _coverage(judged: Judged) -> dict[str, Any] | None:
     return {
         "thresholds": THRESHOLDS.tolist(),
         "kept": at_least(None),
-        "right": at_least(judged.right[known]),
+        "right": at_least(compared.right[known]),
     }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seqfield._checks import number
-from seqfield.report.judged import Codes, Floats, Judged
+from seqfield.report.comparison import Codes, Comparison, Floats
 
 N_BINS = 15
 LEVELS = (0.025, 0.975)
@@ -37,28 +37,28 @@ def bin_of(confidence: Floats, n_bins: int = N_BINS) -> Codes:
     return np.searchsorted(np.linspace(0.0, 1.0, n_bins + 1)[1:-1], confidence, side="left")
 
 
-def sums(judged: Judged) -> dict[str, Floats]:
+def sums(compared: Comparison) -> dict[str, Floats]:
     """Sums over the tokens of each sequence, for the scores: arrays (n,), for bins (n, 15)."""
-    known, right = judged.known, judged.right
-    out = {"known": judged.in_row(known), "right": judged.in_row(known & right)}
+    known, right = compared.known, compared.right
+    out = {"known": compared.in_row(known), "right": compared.in_row(known & right)}
     out["labelled"] = (out["known"] > 0).astype(np.float64)
     out["exact"] = out["labelled"] * (out["known"] == out["right"])
-    if judged.has_spans:
-        pairs = list(zip(*judged.spans(), strict=True))
+    if compared.has_spans:
+        pairs = list(zip(*compared.spans(), strict=True))
         out["gold_spans"] = np.array([len(gold) for gold, _ in pairs], dtype=np.float64)
         out["spans"] = np.array([len(found) for _, found in pairs], dtype=np.float64)
         out["right_spans"] = np.array([len(a & b) for a, b in pairs], dtype=np.float64)
-    if judged.proba is not None:
-        out |= _sums_of_probabilities(judged, judged.proba)
-    if judged.log_gold is not None:
-        out |= _split("joint_nll", -judged.log_gold)
+    if compared.proba is not None:
+        out |= _sums_of_probabilities(compared, compared.proba)
+    if compared.log_gold is not None:
+        out |= _split("joint_nll", -compared.log_gold)
     return out
 
 
-def _sums_of_probabilities(judged: Judged, proba: Floats) -> dict[str, Floats]:
-    graded, right = judged.graded, judged.right
+def _sums_of_probabilities(compared: Comparison, proba: Floats) -> dict[str, Floats]:
+    graded, right = compared.graded, compared.right
     t = np.flatnonzero(graded)
-    gold, confidence = judged.gold_codes[t], proba[t, judged.codes[t]]
+    gold, confidence = compared.gold_codes[t], proba[t, compared.codes[t]]
     p = proba[t, gold]
     nll, squares = np.zeros(len(graded)), np.zeros(len(graded))
     with np.errstate(divide="ignore"):
@@ -68,10 +68,10 @@ def _sums_of_probabilities(judged: Judged, proba: Floats) -> dict[str, Floats]:
     gap = np.zeros((len(graded), N_BINS))
     gap[t, bin_of(confidence)] = right[t] - confidence
     return {
-        "graded": judged.in_row(graded),
-        **_split("nll", judged.in_row(nll)),
-        "squares": judged.in_row(squares),
-        "gap": judged.in_row(gap),
+        "graded": compared.in_row(graded),
+        **_split("nll", compared.in_row(nll)),
+        "squares": compared.in_row(squares),
+        "gap": compared.in_row(gap),
     }
 
 
@@ -110,7 +110,7 @@ def _whole(name: str, total: dict[str, Floats]) -> Floats:
     return np.where(total[f"{name}_infinite"] > 0, np.inf, total[name])
 
 
-def intervals(judged: Judged, n_boot: int = 1000, random_state: int = 0) -> dict[str, Score]:
+def intervals(compared: Comparison, n_boot: int = 1000, random_state: int = 0) -> dict[str, Score]:
     """Every score with the 2.5 % and 97.5 % quantiles of ``n_boot`` resamples of the sequences.
 
     The calibration error is biased upwards in a sample, and in a resample once more. So its
@@ -119,9 +119,9 @@ def intervals(judged: Judged, n_boot: int = 1000, random_state: int = 0) -> dict
     Costs n_boot x n random numbers and one product (n_boot, n) x (n, K), K about 30.
     """
     number("n_boot", n_boot, low=0, whole=True)
-    parts = sums(judged)
+    parts = sums(compared)
     values = scores({name: part.sum(axis=0) for name, part in parts.items()})
-    if len(judged.gold) < 2:  # resamples of one sequence are all equal
+    if len(compared.gold) < 2:  # resamples of one sequence are all equal
         n_boot = 0
     drawn = resampled(parts, n_boot, np.random.default_rng(random_state))
     out = {}

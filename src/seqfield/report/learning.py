@@ -10,8 +10,8 @@ from sklearn.base import clone
 
 from seqfield.errors import InputError
 from seqfield.labels import SETS, is_missing
+from seqfield.report.comparison import compare
 from seqfield.report.intervals import Score, intervals
-from seqfield.report.judged import judge
 from seqfield.sequences import Sequences
 
 SHARES = (1.0, 0.5, 0.25, 0.12, 0.06)
@@ -61,7 +61,7 @@ def learning_curve(
             if not points:
                 raise
             break  # all of the data can be learned from, and so few of them cannot
-        points[size] = intervals(judge(part, X, y, scheme), n_boot)
+        points[size] = intervals(compare(part, X, y, scheme), n_boot)
     sizes = sorted(points)
     keys = [key for key in CURVES if key in points[sizes[-1]]]
     return {"sizes": sizes, "scores": {key: [list(points[n][key]) for n in sizes] for key in keys}}

@@ -1,4 +1,4 @@
-"""What a model guesses of sequences, how sure it is, and the formats to write that in."""
+"""What commands write of a labelled sequence: records, and the formats to write them in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Format(StrEnum):
     DOCCANO = "doccano"
 
 
-class Guess(NamedTuple):
+class Record(NamedTuple):
     """Labels of a sequence (None where the model abstains) with the probability of each, its spans
     and the probability of all labels together; None for what the model cannot tell.
 
@@ -34,8 +34,8 @@ class Guess(NamedTuple):
     probability: float | None
 
 
-def guesses(model: Any, X: Any, decoding: str, least: float | None = None) -> list[Guess]:
-    """The guesses of sequences, which are scored once.
+def records_of(model: Any, X: Any, decoding: str, least: float | None = None) -> list[Record]:
+    """The records of sequences, which are scored once.
 
     With ``least`` the model abstains where it is less sure: from a span, all of it, by the exact
     probability of the span; from a token outside of spans by that of its label.
@@ -66,7 +66,7 @@ def guesses(model: Any, X: Any, decoding: str, least: float | None = None) -> li
         )
         if least is not None:
             row, found = _abstained(row, own, found, least)
-        out.append(Guess(row, own, found, whole[i]))
+        out.append(Record(row, own, found, whole[i]))
     return out
 
 
@@ -92,22 +92,22 @@ def _abstained(
     return kept, [span for span in found if (span.probability or 0.0) >= least]
 
 
-def cells(guess: Guess, confidence: bool) -> list[tuple[str, ...]]:
+def cells(record: Record, confidence: bool) -> list[tuple[str, ...]]:
     """The columns that follow a token's own: its label and, if asked for, its probability."""
-    names = [ABSTAINED if label is None else label for label in guess.labels]
-    if not confidence or guess.probabilities is None:
+    names = [ABSTAINED if label is None else label for label in record.labels]
+    if not confidence or record.probabilities is None:
         return [(name,) for name in names]
-    return [(name, f"{p:.4f}") for name, p in zip(names, guess.probabilities, strict=True)]
+    return [(name, f"{p:.4f}") for name, p in zip(names, record.probabilities, strict=True)]
 
 
-def as_record(rows: list[tuple[str, ...]], guess: Guess) -> dict[str, Any]:
-    """A guess as a JSON object."""
+def as_record(rows: list[tuple[str, ...]], record: Record) -> dict[str, Any]:
+    """A record as a JSON object."""
     return {
         "tokens": [row[0] for row in rows],
-        "labels": guess.labels,
-        "probabilities": guess.probabilities,
-        "spans": [span._asdict() for span in guess.spans],
-        "probability": guess.probability,
+        "labels": record.labels,
+        "probabilities": record.probabilities,
+        "spans": [span._asdict() for span in record.spans],
+        "probability": record.probability,
     }
 
 
@@ -132,15 +132,15 @@ def json_list(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def annotated(
-    form: Format, X: Any, guessed: list[list[Marked]], scores: Any, meta: list[dict[str, Any]]
+    form: Format, X: Any, marked: list[list[Marked]], scores: Any, meta: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Records for an annotation tool."""
     from seqfield.data.annotation import doccano_records, labelstudio_tasks
 
     if form is Format.DOCCANO:
-        return doccano_records(X, guessed, meta)
+        return doccano_records(X, marked, meta)
     known = None if any(score is None for score in scores) else scores
-    return labelstudio_tasks(X, guessed, meta, known)
+    return labelstudio_tasks(X, marked, meta, known)
 
 
 def features_of(model: Any, X: Any) -> Any:

@@ -21,7 +21,7 @@ Rows = list[list[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Comparison:
     """Gold and predicted labels of n sequences with N tokens in all, and their probabilities.
 
     ``labels`` are the model's S labels in column order, then gold labels that it does not know.
@@ -95,13 +95,13 @@ class Judged:
         return found[0], found[1]
 
 
-def judge(
+def compare(
     model: Any,
     X: Any,
     y: Any,
     scheme: str = "auto",
     step: Callable[[str], None] = lambda text: None,
-) -> Judged:
+) -> Comparison:
     """Label X with the model, and compare the result with the gold labels y.
 
     ``step`` is called with the name of each step. ``scheme`` is the label scheme of the spans: a
@@ -110,7 +110,7 @@ def judge(
     >>> import seqfield as sf
     >>> X, y = [["a", "b"], ["b"]], [["x", "y"], ["z"]]
     >>> model = sf.CRF().fit([["a", "b"], ["b", "a"]], [["x", "y"], ["y", "x"]])
-    >>> judge(model, X, y).labels, judge(model, X, y).right.tolist()
+    >>> compare(model, X, y).labels, compare(model, X, y).right.tolist()
     (['x', 'y', 'z'], [True, True, False])
     """
     step("labels")
@@ -130,7 +130,7 @@ def judge(
         at += len(said)
     gold = np.fromiter((place[v] for row in rows for v in row), np.int64, data.n_tokens)
     found = {name: _joined([part[name] for part in parts]) for name in parts[0]}
-    return Judged(
+    return Comparison(
         labels=labels,
         n_classes=len(classes),
         offsets=data.offsets,
