@@ -1,13 +1,14 @@
 """Model files, and how things are saved in them. Loading runs no code.
 
-A file is safetensors arrays and one JSON header, which lies in the safetensors metadata under
-``seqfield`` and has a checksum of itself and of the arrays. A file is written next to its final
-place, flushed to disk and moved over it in one step: whatever happens, the path holds the old file
-or the new one.
+A file holds safetensors arrays and one JSON header. The header lies in the safetensors metadata
+under ``seqfield``. It contains a checksum of the header and of the arrays.
 
-Whatever is saved gives a `State` and is rebuilt from it (`Saved`). A `Family` knows the classes of
-one kind by name. Parts of a thing go through the same `state` and `restore`, with the names of
-their arrays `prefixed`, and taken from `under` that prefix again.
+Writing is atomic. A new file is written next to its final path, flushed to disk, and then moved
+to that path in one step. Whatever happens, the path holds the old file or the new one.
+
+An object that can be saved (`Saved`) gives a `State` and is rebuilt from this state. A `Family`
+knows the classes of one kind by name. Parts of an object use the same `state` and `restore`.
+Saving adds a prefix to the names of a part's arrays (`prefixed`); loading removes it (`under`).
 """
 
 from __future__ import annotations
@@ -38,26 +39,29 @@ FORMAT = 2
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
-#: what stands in the header for its checksum while that is computed
+#: placeholder for the checksum in the header while the checksum is computed
 _BLANK = "0" * 64
 
 
 class State(NamedTuple):
-    """What is saved of a thing."""
+    """The saved form of an object: a header and arrays."""
 
     header: Header  #: plain JSON
     arrays: Arrays
 
 
 class Saved(Protocol):
-    """What can be saved. `restore` may take more than was saved, such as sizes to check."""
+    """An object that can be saved.
+
+    `restore` may take further arguments that were not saved, such as sizes to check.
+    """
 
     def state(self) -> State:
-        """Header and arrays from which `restore` rebuilds it."""
+        """Header and arrays from which `restore` rebuilds the object."""
 
     @classmethod
     def restore(cls, header: Header, arrays: Arrays, *context: Any, **named: Any) -> Self:
-        """The thing that `state` gave; each index is range-checked."""
+        """Rebuild the object from the result of `state`. The range of each index is checked."""
 
 
 S = TypeVar("S", bound=Saved)
@@ -66,7 +70,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 class Family(Generic[S, P]):
-    """Classes that model files name, all of one kind. A file can name no others.
+    """The classes of one kind that a model file may name. A file can name no other class.
 
     >>> class Point(NamedTuple):
     ...     x: int
@@ -105,14 +109,14 @@ class Family(Generic[S, P]):
         return cls
 
     def named(self, name: Any) -> type[S]:
-        """The class of this name, or an `InputError`."""
+        """The class with this name. An unknown name raises an `InputError`."""
         if not isinstance(name, str) or name not in self._classes:
             known = ", ".join(sorted(self._classes))
             raise InputError(f"unknown {self.word} {name!r}; known are {known}")
         return self._classes[name]
 
     def state(self, thing: S) -> State:
-        """What is saved of a thing, with the name of its class."""
+        """The saved form of an object, with the name of its class."""
         cls = type(thing)
         if self._classes.get(cls.__name__) is not cls:
             raise CapabilityError(
@@ -123,7 +127,10 @@ class Family(Generic[S, P]):
         return State({"class": cls.__name__} | header, arrays)
 
     def restore(self, header: Any, arrays: Arrays, *context: P.args, **named: P.kwargs) -> S:
-        """The thing of what `state` gave, or an `InputError`; runs no code of the file's."""
+        """Rebuild an object from the result of `state`, or raise an `InputError`.
+
+        No code from the file is run.
+        """
         if not isinstance(header, dict):
             raise InputError(f"damaged {self.word}: a header is expected, got {header!r}")
         cls = self.named(header.get("class"))
@@ -138,7 +145,7 @@ class Family(Generic[S, P]):
 
 def write_model(path: str | os.PathLike[str], header: Header, arrays: Arrays) -> None:
     """Write a model file atomically."""
-    # safetensors holds the bytes of little-endian numbers, row by row
+    # safetensors stores little-endian numbers, row by row
     plain = {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         for name, array in arrays.items()
@@ -146,7 +153,7 @@ def write_model(path: str | os.PathLike[str], header: Header, arrays: Arrays) ->
     if bad := _not_finite(plain):
         raise ModelFileError(f"{os.fspath(path)}: not saved: {bad} holds NaN or infinity")
     try:
-        # ASCII with escapes: text that UTF-8 cannot hold (lone surrogates) comes back as it was
+        # ASCII with escapes also keeps text that UTF-8 cannot hold (lone surrogates)
         blank = json.dumps(
             {"checksum": _BLANK, "format": FORMAT} | header, ensure_ascii=True, allow_nan=False
         )
@@ -157,7 +164,10 @@ def write_model(path: str | os.PathLike[str], header: Header, arrays: Arrays) ->
 
 
 def checksum(text: str, arrays: Arrays) -> str:
-    """SHA-256 of a header, in which the checksum itself is zeros, and of the arrays by name."""
+    """SHA-256 of a header and of the arrays by name.
+
+    The header must hold zeros in the place of the checksum.
+    """
     order = sorted(arrays)
     kinds = [[name, arrays[name].dtype.name, arrays[name].shape] for name in order]
     found = hashlib.sha256(f"{text}\n{json.dumps(kinds)}\n".encode())
@@ -167,7 +177,7 @@ def checksum(text: str, arrays: Arrays) -> str:
 
 
 def read_model(path: str | os.PathLike[str]) -> State:
-    """Header and arrays of a model file; anything wrong is a `ModelFileError`."""
+    """Header and arrays of a model file. Any fault raises a `ModelFileError`."""
     text, arrays = _read(path)
     place = os.fspath(path)
     try:
@@ -199,11 +209,11 @@ def read_model(path: str | os.PathLike[str]) -> State:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
-    """The header's text and the arrays of a file, each read once."""
+    """The text of the header and the arrays of a file. Each is read once."""
     place = os.fspath(path)
     try:
         with open(path, "rb"):
-            pass  # safe_open does not say what is wrong with a place
+            pass  # for a bad path, the error of safe_open does not give the reason
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
         raise ModelFileError(f"{place}: cannot read: {_reason(error)}") from error
     try:
@@ -211,7 +221,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
             text = (file.metadata() or {}).get("seqfield")
             names = [] if text is None else file.keys()
             arrays = {name: file.get_tensor(name) for name in names}
-    # a type of numbers that NumPy does not have is none of the first two
+    # a number type that NumPy lacks raises neither of the first two errors
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(
             f"{place}: not a seqfield model file, or one that was cut short or damaged: {error}"
@@ -222,7 +232,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
 
 
 def _not_finite(arrays: Arrays) -> str | None:
-    """The name of an array that holds NaN or infinity."""
+    """The name of an array that holds NaN or infinity, or None."""
     for name, array in arrays.items():
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
             return name
@@ -230,9 +240,9 @@ def _not_finite(arrays: Arrays) -> str | None:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at ``path`` by one that holds ``data``, or leave it as it was.
+    """Write ``data`` to the file at ``path``. If writing fails, the old file stays unchanged.
 
-    A link stays, and the file that it leads to is replaced.
+    If ``path`` is a link, the link stays and its target file is replaced.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -276,7 +286,7 @@ def under(prefix: str, arrays: Arrays) -> Arrays:
 
 
 def label_to_json(label: Any) -> Any:
-    """A label as JSON: strings, numbers, booleans and None as they are, tuples tagged.
+    """A label as JSON. Strings, numbers, booleans and None stay unchanged; tuples get a tag.
 
     >>> label_to_json(("a", 1))
     {'tuple': ['a', 1]}
@@ -293,7 +303,7 @@ def label_to_json(label: Any) -> Any:
 
 
 def label_from_json(thing: Any) -> Any:
-    """What `label_to_json` wrote."""
+    """The label that `label_to_json` wrote."""
     if isinstance(thing, dict):
         return tuple(label_from_json(part) for part in thing["tuple"])
     if isinstance(thing, list):
@@ -316,7 +326,7 @@ def _umask() -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable where the system allows it."""
+    """Flush the rename to disk, if the operating system supports this."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
