@@ -97,9 +97,9 @@ class Family(Generic[S, P]):
         return iter(self._classes)
 
     def register(self, cls: C) -> C:
-        """Class decorator: let model files hold things of this class."""
+        """Class decorator: allow model files to hold objects of this class."""
         known = self._classes.get(cls.__name__)
-        # a class that is defined again, as in a notebook, takes the place of the old one
+        # a notebook may define a class twice: the new class replaces the old one
         if known is not None and _home(known) != _home(cls):
             raise InputError(
                 f"there is a {self.word} {cls.__name__} already, in {known.__module__}; "

@@ -1,1 +1,1 @@
-"""Architecture, loss and prior over data: what solvers and samplers work on."""
+"""Objectives: architecture, loss and prior over data. Solvers and samplers work on objectives."""

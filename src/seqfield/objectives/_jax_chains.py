@@ -21,9 +21,12 @@ PIECE = 2**26
 
 
 class Bucket(NamedTuple):
-    """Sequences side by side: the gram row at each place (L, B), what is added to the scores there
-    (L, B, S), which places are real, and the weight of each log Z, negative for the sum over known
-    labels."""
+    """Sequences of similar length, side by side.
+
+    The fields are: the gram row at each place (L, B); the numbers added to the scores there
+    (L, B, S); which places are real; and the weight of each log Z. The weight is negative for the
+    sum over known labels.
+    """
 
     rows: Any
     extra: Any
@@ -32,8 +35,11 @@ class Bucket(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Sequences and their labels. ``known`` (n, S) and ``known_pairs`` (S, S) are the weighted
-    counts of gold labels where all are known; ``ban`` (S, S) is 0 or -inf."""
+    """Sequences and their labels.
+
+    ``known`` (n, S) and ``known_pairs`` (S, S) are the weighted counts of gold labels where all
+    labels are known. ``ban`` (S, S) is 0 or -inf.
+    """
 
     buckets: list[Bucket]
     known: Any
@@ -42,7 +48,7 @@ class Chains(NamedTuple):
 
 
 def known_scores(chains: Chains, f: Any, edge: Any) -> Any:
-    """The weighted scores of all gold labels by F (n, S) and T (S, S)."""
+    """The weighted scores of all gold labels, given the scores F (n, S) and T (S, S)."""
     pairs = jnp.where(chains.known_pairs != 0.0, edge * chains.known_pairs, 0.0)
     return (f * chains.known).sum() + pairs.sum()
 
@@ -50,7 +56,7 @@ def known_scores(chains: Chains, f: Any, edge: Any) -> Any:
 def log_likelihoods(chains: Chains, f: Any, edge: Any) -> Any:
     """sum_i w_i log p(y_i) of several functions with scores F (k, n, S) and T (k, S, S).
 
-    Where the scaled form of one sequence is not safe all are done on logarithms.
+    If the scaled form is not safe for one sequence, all sequences are computed on logarithms.
     """
     edge = chains.ban + edge
     total = jax.vmap(known_scores, (None, 0, 0))(chains, f, edge)
@@ -91,7 +97,7 @@ def chains_of(table: Objective) -> Chains:
         np.add.at(known, (rows, targets.codes), per_token)
         later = np.delete(np.arange(len(rows)), offsets[:-1])
         np.add.at(pairs, (targets.codes[later - 1], targets.codes[later]), per_token[later])
-    else:  # the same sequences once more, with the known labels alone and negative weights
+    else:  # add each sequence again, with only its known labels and a negative weight
         free = np.vstack([free, np.where(mask, extra, -np.inf)])
         rows, weights = np.tile(rows, 2), np.concatenate([weights, -weights])
         offsets = np.concatenate([offsets, offsets[1:] + offsets[-1]])
@@ -102,7 +108,7 @@ def chains_of(table: Objective) -> Chains:
 def _buckets(
     rows: NDArray[np.int64], offsets: NDArray[np.int64], extra: Floats, weights: Floats, size: int
 ) -> list[Bucket]:
-    """Sequences of like lengths side by side."""
+    """Put sequences of similar length side by side."""
     lengths = np.diff(offsets)
     places, s, out = padded_lengths(lengths), extra.shape[1], []
     for l in np.unique(places):

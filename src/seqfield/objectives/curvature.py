@@ -1,8 +1,8 @@
 """Second derivatives of an objective as products with vectors: H = c2 I + J' W J.
 
-J is the linear map from theta to scores. W, block diagonal over sequences, is the covariance of
-node indicators and transition counts under p(y | x, theta), less that given what is known where
-labels are missing; no matrix is ever formed.
+J is the linear map from theta to scores. W is block diagonal over sequences: it is the covariance
+of node indicators and transition counts under p(y | x, theta). Where labels are missing, the
+covariance given the known labels is subtracted. No matrix is ever formed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from seqfield.losses._base import ScoreTangent, TwiceDifferentiable, covariance
 
 Floats = NDArray[np.float64]
 
-#: step of the differences behind a third derivative, as a part of the largest change of a score
+#: step of the finite differences for third derivatives, relative to the largest change of a score
 STEP = 1e-3
-#: labellings behind one draw from (nearly) a Gaussian of covariance W
+#: number of labellings summed for one draw, which is nearly Gaussian with covariance W
 LABELLINGS = 16
-#: numbers in the pullbacks that are held at once
+#: largest count of numbers in the pullbacks that are in memory at the same time
 PULLED = 2**24
 
 #: a function of a direction of scores
@@ -34,28 +34,28 @@ Along = Callable[[Floats, Floats], ScoreTangent]
 
 
 class Covariance(Protocol):
-    """W of one shard."""
+    """The matrix W of one shard."""
 
     def __call__(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
         """W times a direction of scores."""
         ...
 
     def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
-        """The derivative of d' W d by the scores."""
+        """The derivative of d' W d with respect to the scores."""
         ...
 
 
 @runtime_checkable
 class Drawable(Protocol):
-    """A W that is the covariance of something that can be drawn."""
+    """A matrix W from which random vectors of covariance W can be drawn."""
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
-        """A draw of covariance W."""
+        """Draw a random vector of covariance W."""
         ...
 
 
 class Full:
-    """All pairs of positions within each sequence: one tangent pass a product."""
+    """W with all pairs of positions within each sequence. A product takes one tangent pass."""
 
     def __init__(self, scores: ChainScores, weights: Floats) -> None:
         self.scores, self.weights = scores, weights
@@ -65,7 +65,7 @@ class Full:
         return covariance(self.scores, self.weights, d_node, d_edge)
 
     def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
-        """The derivative of d' W d by the scores."""
+        """The derivative of d' W d with respect to the scores."""
 
         def at(scores: ChainScores) -> ScoreTangent:
             return covariance(scores, self.weights, d_node, d_edge)
@@ -75,7 +75,8 @@ class Full:
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
         """sqrt(w_i / m) sum_j (indicators of y_j - their mean), m labellings y_j ~ p(y | x).
 
-        W is the covariance of just these indicators, whatever m; the sum makes them Gaussian.
+        W is the covariance of these indicators, and so of the draw, for every m. A larger m brings
+        the draw closer to a Gaussian.
         """
         scores, s = self.scores, self.scores.n_labels
         root = np.sqrt(self.weights / LABELLINGS)
@@ -101,8 +102,11 @@ class Full:
 
 
 class Observed:
-    """The same where labels are missing: the covariance free of what is known less that given it,
-    which may have either sign, so that nothing has it as its covariance."""
+    """W where labels are missing: a difference of two covariances.
+
+    It is the covariance under p(y | x) minus the covariance given the known labels. The difference
+    may be indefinite, so no random vector with this covariance need exist.
+    """
 
     def __init__(
         self, loss: TwiceDifferentiable, scores: ChainScores, targets: Targets, weights: Floats
@@ -114,7 +118,7 @@ class Observed:
         return self.loss.tangent(self.scores, self.targets, self.weights, d_node, d_edge)
 
     def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
-        """The derivative of d' W d by the scores."""
+        """The derivative of d' W d with respect to the scores."""
 
         def at(scores: ChainScores) -> ScoreTangent:
             return self.loss.tangent(scores, self.targets, self.weights, d_node, d_edge)
@@ -128,8 +132,10 @@ def _third(
     d_node: Floats,
     d_edge: Floats,
 ) -> ScoreTangent:
-    """The derivative of d' W d by the scores, given W d at any: that of W d along d, since
-    derivatives of one function are symmetric."""
+    """The derivative of d' W d with respect to the scores, from W d at any scores.
+
+    It equals the derivative of W d along d, because third derivatives of a function are symmetric.
+    """
     eps = STEP / max(1e-300, np.abs(d_node).max(), np.abs(d_edge).max())
     up, down = (
         at(
@@ -148,8 +154,11 @@ def _third(
 
 
 class Block:
-    """No covariances beyond one token or one pair: diag(P) - P P' for the label of a token, the
-    same for the pair of labels at a position (Altun 2005, 5.3.4); of those that are known."""
+    """W without covariances between positions (Altun 2005, 5.3.4).
+
+    It is diag(P) - P P' for the label of a token, and the same for the pair of labels at a
+    position. Only known labels and known pairs count.
+    """
 
     def __init__(self, scores: ChainScores, targets: Targets, weights: Floats) -> None:
         found = marginals(scores, pairs="each")
@@ -170,16 +179,16 @@ class Block:
         return self._weighted(self.weights, node, pairs)
 
     def third(self, d_node: Floats, d_edge: Floats) -> ScoreTangent:
-        """The derivative of d' W d by the scores."""
-        # d' W d = sum_t p . d^2 - (p . d)^2 over tokens and pairs: by p, d^2 - 2 d (p . d); and p
-        # moves with the scores by the full covariance
+        """The derivative of d' W d with respect to the scores."""
+        # d' W d = sum_t p . d^2 - (p . d)^2 over tokens and pairs. Its derivative with respect to
+        # p is d^2 - 2 d (p . d). The full covariance is the derivative of p by the scores.
         node = d_node * (d_node - 2.0 * (self.node * d_node).sum(axis=1, keepdims=True))
         mean = (self.pairs * d_edge).sum(axis=(1, 2), keepdims=True)
         node, edge = self._of_known(node, d_edge * (d_edge - 2.0 * mean))
         return covariance(self.scores, self.of_sequences, node, edge)
 
     def draw(self, rng: np.random.Generator) -> ScoreTangent:
-        """A Gaussian: sqrt(p) z - p (sqrt(p) . z) has the covariance diag(p) - p p'."""
+        """Draw a Gaussian: sqrt(p) z - p (sqrt(p) . z) has the covariance diag(p) - p p'."""
         node = np.sqrt(self.node) * rng.normal(size=self.node.shape)
         pairs = np.sqrt(self.pairs) * rng.normal(size=self.pairs.shape)
         return self._weighted(
@@ -193,12 +202,15 @@ class Block:
         return ScoreTangent(node, each.sum(axis=0) if self.scores.stationary else each)
 
     def _of_known(self, node: Floats, pairs: Floats) -> tuple[Floats, Floats]:
-        """Zeros for tokens whose label is not known, and pairs of which one is not."""
+        """Put zeros at tokens with an unknown label, and at pairs that contain such a token."""
         return self.known[:, None] * node, self.both[:, None, None] * pairs
 
 
 class Curvature:
-    """v -> H v at a point, in the representation that gradients have; v (n,) or (k, n)."""
+    """The product v -> H v at a point; v is (n,) or (k, n).
+
+    Products have the same representation as gradients.
+    """
 
     def __init__(
         self,
@@ -218,16 +230,16 @@ class Curvature:
         return (products + self.c2 * rows).reshape(v.shape)
 
     def third(self, v: Floats) -> Floats:
-        """The derivative of v' H v by theta, for each row of v (k, n)."""
+        """The derivative of v' H v with respect to theta, for each row of v (k, n)."""
         return self._by_row(v, [one.third for one in self._covariances])
 
     @property
     def drawable(self) -> bool:
-        """Whether W is the covariance of something that can be drawn."""
+        """Whether random vectors of covariance W can be drawn."""
         return all(isinstance(one, Drawable) for one in self._covariances)
 
     def draws(self, n: int, rng: np.random.Generator) -> Floats:
-        """n random vectors of covariance J' W J (n, n_parameters)."""
+        """Draw n random vectors of covariance J' W J (n, n_parameters)."""
         out = np.empty((n, self.architecture.n_parameters))
         for row in out:
             own = rng.spawn(len(self._designs))
@@ -235,14 +247,16 @@ class Curvature:
         return out
 
     def _drawn(self, rngs: list[np.random.Generator], k: int) -> ScoreTangent:
-        """A draw of covariance W of shard k."""
+        """Draw a random vector whose covariance is W of shard k."""
         own = self._covariances[k]
         assert isinstance(own, Drawable)
         return own.draw(rngs[k])
 
     def _by_row(self, rows: Floats, of: list[Along]) -> Floats:
-        """J' applied to what a function of each shard gives for the score direction J v of each
-        row v."""
+        """J' u for each row v, where u is computed shard by shard from the score direction J v.
+
+        ``of`` holds one function for each shard.
+        """
         numbers = self.architecture.n_parameters * len(self._designs)
         size = max(1, PULLED // max(1, numbers))
         out = np.empty_like(rows)
@@ -252,12 +266,12 @@ class Curvature:
         return out
 
     def _along(self, lifted: Any, of: list[Along], k: int) -> ScoreTangent:
-        """What its function gives for the score direction of shard k."""
+        """Apply the function of shard k to the score direction of shard k."""
         direction = self.architecture.scores(lifted, self._designs[k])
         return of[k](direction.node, direction.edge)
 
     def _pull(self, makes: list[Callable[[int], ScoreTangent]]) -> Floats:
-        """J' u of score vectors u that are made shard by shard."""
+        """J' u for score vectors u. Each u is computed shard by shard."""
         n = len(self._designs)
 
         def work(item: int) -> Floats:

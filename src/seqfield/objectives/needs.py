@@ -1,7 +1,7 @@
-"""What a method needs of architecture, loss and prior, as data; and the one check of it.
+"""Needs: what a method requires of architecture, loss and prior.
 
-A solver, sampler or variational method has ``needs``, a tuple of `Need`. `check` goes through them
-before anything is computed, and names those that are not met with what can be used instead.
+A solver, sampler or variational method has ``needs``, a tuple of `Need`. `check` tests all needs
+before any computation. Its error names each need that is not met, and an alternative.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seqfield.priors import ElasticNet
 
 
 class Parts(NamedTuple):
-    """What a method is asked to work with; a method with a criterion of its own gets no loss."""
+    """Architecture, loss and prior for a method. A method with its own criterion gets no loss."""
 
     architecture: object
     loss: Loss | None = None
@@ -37,13 +37,13 @@ class HasParts(Protocol):
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """Architecture, loss and prior."""
         ...
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a method needs: its name, whether parts have it, and what to do if not.
+    """A requirement of a method: its name, a test of the parts, and a remedy if the test fails.
 
     >>> Need("no L1 penalty", lambda parts: parts.prior.c1 == 0.0, "use OWLQN").told
     'no L1 penalty: use OWLQN'
@@ -64,15 +64,15 @@ class Needy(Protocol):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What it needs."""
+        """The requirements of the method."""
         ...
 
 
 def check(method: Needy, problem: object) -> None:
-    """Raise a `CapabilityError` that names every need which is not met.
+    """Raise a `CapabilityError` that names every need that is not met.
 
-    ``problem`` is an objective, a special problem, or `Parts`. A plain function without parts has
-    nothing to check.
+    ``problem`` is an objective, a special problem, or `Parts`. For a plain function without parts
+    there is nothing to check.
     """
     parts = problem.parts if isinstance(problem, HasParts) else problem
     if not isinstance(parts, Parts):
@@ -89,11 +89,11 @@ def _shared(parts: Parts) -> bool:
 
 
 def _of(*kinds: type) -> Callable[[Parts], bool]:
-    """Whether the architecture is of one of these kinds."""
+    """A test whether the architecture is of one of these kinds."""
     return lambda parts: isinstance(parts.architecture, kinds)
 
 
-#: of the loss, whatever the method
+#: a need of the loss: `check` tests it for every method
 SHARED = Need(
     "one matrix of transition scores for all positions, as the loss does",
     _shared,

@@ -1,4 +1,4 @@
-"""Architecture, loss and prior put together over a data set: what solvers minimise."""
+"""The objective: architecture, loss and prior over a data set. Solvers minimise it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from seqfield.sequences import Sequences, even_bounds
 
 Floats = NDArray[np.float64]
 
-#: scores of one shard in memory: 2**22 numbers are 32 MiB
+#: most scores of one shard in memory: 2**22 numbers are 32 MiB
 SHARD_SCORES = 2**22
 MAX_SHARDS = 16
-#: below this many tokens x labels^2 a batch is done before a second thread has woken up
+#: below this number of tokens x labels^2, a batch ends before a second thread can start
 THREADED = 2**22
 
 
 class Shard(NamedTuple):
-    """A fixed run of sequences with what the objective needs of them.
+    """Some sequences, with their design, targets and weights.
 
-    ``design`` is of the kind that the architecture makes.
+    The architecture makes ``design`` and determines its type.
     """
 
     design: object
@@ -42,14 +42,17 @@ class Shard(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A small shard for stochastic steps, and the L2 weight of each weight it touches."""
+    """A small shard for stochastic steps, with the L2 penalty of each weight that it touches."""
 
     shard: Shard
     penalty: Floats
 
 
 class Part(NamedTuple):
-    """A batch's loss, the weights it touches, the loss's gradient by them, and their L2 weights."""
+    """The loss of a batch and its gradient, for the weights that the batch touches.
+
+    ``touched`` holds the indices of these weights, ``penalty`` their L2 penalties.
+    """
 
     value: float
     touched: NDArray[np.int32]
@@ -58,8 +61,11 @@ class Part(NamedTuple):
 
 
 class Occupancies(NamedTuple):
-    """Marginals (N, C) of labels, and where edges are scored of the pairs of labels that end at a
-    token: under p(y | x), and given what is known of y. ``weights`` (N,) are the tokens'."""
+    """Marginals (N, C) of labels under p(y | x) (``free``) and given the known labels (``held``).
+
+    If edges have scores of their own, the columns also cover the pairs of labels that end at a
+    token. ``weights`` (N,) are the weights of the tokens.
+    """
 
     weights: Floats
     free: Floats
@@ -69,10 +75,11 @@ class Occupancies(NamedTuple):
 class Objective:
     """value(theta) = sum_i w_i loss(scores_i(theta), y_i) + prior(theta).
 
-    (A loss that is not additive puts its parts together in its own way.)
-    Data are cut into shards that depend on the data alone. Each shard is scored, differentiated
-    and pulled back on one thread, and the parts are added in order of the shards: the result is
-    bit-identical for every ``n_jobs``.
+    (A loss that is not additive combines its parts in its own way.)
+
+    The data are cut into shards. The cuts do not depend on ``n_jobs``. Each shard is scored,
+    differentiated and pulled back on one thread. The parts are added in the order of the shards.
+    So the result is bit-identical for every ``n_jobs``.
     """
 
     def __init__(
@@ -93,12 +100,12 @@ class Objective:
 
     @property
     def parts(self) -> Parts:
-        """What it is made of, for the needs of solvers."""
+        """Architecture, loss and prior, for the check of needs."""
         return Parts(self.architecture, self.loss, self.prior)
 
     @cached_property
     def _shards(self) -> list[Shard]:
-        """The data laid out, for what needs gradients."""
+        """The data as shards, for values and derivatives."""
         data, s = self.data, self.architecture.n_labels
         per_token = s if data.edge is None else s * s
         most = max(MAX_SHARDS, -(-data.n_tokens * per_token // SHARD_SCORES))
@@ -107,26 +114,31 @@ class Objective:
         return run(lambda bound: self._shard(np.arange(*bound)), bounds, self.n_jobs)
 
     def with_loss(self, loss: Loss, prior: ElasticNet) -> Self:
-        """The same data under another loss and prior; nothing is laid out again."""
+        """The same data under another loss and prior. The shards are reused."""
         shards, other = self._shards, copy.copy(self)
         other.loss, other.prior, other._shards = loss, prior, shards
         return other
 
     def over(self, architecture: AnyArchitecture, prior: ElasticNet) -> Self:
-        """The same data under another architecture that lays them out alike, and its prior."""
+        """The same data under another architecture and its prior. The shards are reused.
+
+        The new architecture must make the same designs.
+        """
         shards, other = self._shards, copy.copy(self)
         other.architecture, other.prior, other._shards = architecture, prior, shards
         return other
 
     def on_one_thread(self) -> Self:
-        """The same, laid out, for use by several threads at once: one of a pool that waits for
-        others of it may wait forever."""
+        """The same objective on one thread, with its shards made, for use by several threads.
+
+        A thread of a pool must not wait for other threads of the same pool: it may wait forever.
+        """
         shards, other = self._shards, copy.copy(self)
         other.n_jobs, other._shards = None, shards
         return other
 
     def restricted(self, chosen: NDArray[np.int64]) -> Restricted:
-        """The objective as a function of the chosen weights, all others being zero."""
+        """The objective as a function of the chosen weights. All other weights are zero."""
         return Restricted(self, chosen)
 
     @property
@@ -136,7 +148,7 @@ class Objective:
 
     @property
     def mean_length(self) -> float:
-        """Tokens a sequence."""
+        """Mean number of tokens in a sequence."""
         return self.data.n_tokens / len(self.data)
 
     @property
@@ -145,23 +157,26 @@ class Objective:
         return self.prior.c1
 
     def gap(self, theta: Floats, gradient: Floats) -> float:
-        """Bound on value minus optimum at a point with the given smooth gradient."""
-        # with labels not known exactly the loss is a difference of two convex functions
+        """Bound on value minus optimum at theta. ``gradient`` is that of the smooth part."""
+        # if some labels are not known exactly, the loss is a difference of two convex functions
         convex = self.loss.convex and self.targets.allowed is None
         if not convex:
             return np.inf
         return self.prior.gap(theta, gradient, self.dual, self.architecture.noise)
 
     def dual(self, vector: Floats) -> Floats:
-        """v* with <u, v> = u . v* in the architecture's inner product, which gradients are in."""
+        """The dual v*: <u, v> = u . v* in the inner product of the architecture.
+
+        Gradients refer to the same inner product.
+        """
         return self.architecture.dual(vector)
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
-        """Subgradient of least norm of the whole objective."""
+        """Subgradient of the whole objective with the least norm."""
         return self.prior.pseudo_gradient(theta, gradient)
 
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
-        """Value and gradient of everything but the L1 penalty."""
+        """Value and gradient of the objective without the L1 penalty."""
         lifted = self.architecture.lift(theta)
         parts = run(partial(self._pull, lifted), self._shards, self.n_jobs)
         values, ones = np.array([part[0] for part in parts]), np.ones(len(parts))
@@ -175,8 +190,10 @@ class Objective:
         return value + self.prior.add_smooth(theta, gradient, self.dual), gradient
 
     def each_value_and_grad(self, thetas: Floats) -> tuple[Floats, Floats]:
-        """Values (k,) and gradients (k, n_parameters) at several points at once, of an additive
-        loss: products with a root read it once for all of them."""
+        """Values (k,) and gradients (k, n_parameters) at several points, for an additive loss.
+
+        A product with a root reads the root once for all points.
+        """
         many = self.architecture
         if not isinstance(many, LiftsMany):
             raise CapabilityError(f"{type(many).__name__} does not lift many points at once")
@@ -195,7 +212,7 @@ class Objective:
         return values, gradients
 
     def value(self, theta: Floats) -> float:
-        """The value alone, without the L1 penalty."""
+        """The value without the L1 penalty."""
         lifted = self.architecture.lift(theta)
 
         def work(shard: Shard) -> float:
@@ -208,10 +225,10 @@ class Objective:
     def curvature(self, theta: Floats, block: bool = False, *, fisher: bool = False) -> Curvature:
         """The second derivative at theta, as products with vectors.
 
-        ``block`` leaves out all covariances between different positions. With labels not known
-        exactly the loss is a difference of two convex functions and its second derivative may be
-        indefinite; ``fisher`` keeps the first of them alone, the covariance of p(y | x) free of
-        what is known, which never is.
+        ``block`` leaves out all covariances between different positions. If some labels are not
+        known exactly, the loss is a difference of two convex functions. Its second derivative may
+        then be indefinite. ``fisher`` keeps only the first function: the covariance of p(y | x),
+        without the known labels. This covariance is never indefinite.
         """
         lifted, loss = self.architecture.lift(theta), self.loss
         if not isinstance(loss, TwiceDifferentiable):
@@ -233,7 +250,7 @@ class Objective:
         return Curvature(self.architecture, self.prior.c2, designs, covariances, self.n_jobs)
 
     def occupancies(self, theta: Floats) -> Occupancies:
-        """What p(y | x) expects of each token, and what is known of it."""
+        """Marginals of each token under p(y | x), and given the known labels."""
         lifted = self.architecture.lift(theta)
 
         def both(shard: Shard) -> list[Floats]:
@@ -251,7 +268,7 @@ class Objective:
         return Occupancies(np.concatenate(weights), np.vstack(free), np.vstack(held))
 
     def error(self, theta: Floats) -> float:
-        """Weighted share of known labels that the best labelling gets wrong."""
+        """Weighted share of known labels that differ from the best labelling."""
         lifted = self.architecture.lift(theta)
 
         def work(shard: Shard) -> tuple[float, float]:
@@ -265,11 +282,11 @@ class Objective:
         return float(wrong / max(told, 1e-300))
 
     def batches(self, size: int, rng: np.random.Generator) -> list[Batch]:
-        """Shuffled sequences in batches of about ``size``, laid out once for all epochs.
+        """Shuffled sequences in batches of about ``size``. One call serves all epochs.
 
-        Each weight's penalty is shared out over the batches that touch it, so that a batch's
-        gradient concerns touched weights alone and the batches still add up to the objective
-        (up to the penalty of weights that no data touch, which stay at zero).
+        The penalty of a weight is divided among the batches that touch the weight. So the gradient
+        of a batch concerns only touched weights, and the batches add up to the objective. Weights
+        that no batch touches have no penalty here, but these weights stay at zero.
         """
         touched = self._touching.touched
         order = rng.permutation(len(self.data))
@@ -319,7 +336,7 @@ class Restricted:
         self._objective, self._chosen = objective, chosen
 
     def value_and_grad(self, part: Floats) -> tuple[float, Floats]:
-        """Value and gradient by the chosen weights."""
+        """Value, and gradient with respect to the chosen weights."""
         theta = np.zeros(self._objective.architecture.n_parameters)
         theta[self._chosen] = part
         value, gradient = self._objective.value_and_grad(theta)
@@ -330,5 +347,5 @@ class Restricted:
         return self._objective.gap(part, gradient)
 
     def dual(self, vector: Floats) -> Floats:
-        """Weights have the plain inner product."""
+        """The vector itself: weights have the plain inner product."""
         return vector

@@ -1,4 +1,4 @@
-"""What special solvers work on: each a named problem with just the parts that its solver reads."""
+"""Problems for special solvers. Each problem holds only the parts that its solver reads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Explicit features as plain arrays, for loops that change single weights: the primal
-    perceptron and boosting."""
+    """Explicit features as plain arrays, for the primal perceptron and boosting.
+
+    The loops of these solvers change single weights.
+    """
 
     architecture: Linear
     tables: Tables
@@ -43,18 +45,18 @@ class LinearProblem:
         weights: Floats,
         constraint: Constraint | None = None,
     ) -> LinearProblem:
-        """From data."""
+        """Make the problem from data."""
         return cls(architecture, architecture.tables(data), targets, weights, constraint)
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """Architecture, loss and prior."""
         return Parts(self.architecture)
 
 
 @dataclass(frozen=True)
 class DualProblem:
-    """A function in the span of the tokens of data: the dual perceptron and maximum margins."""
+    """A function in the span of the data's tokens, for the dual perceptron and maximum margins."""
 
     architecture: Dual
     data: Sequences
@@ -63,19 +65,21 @@ class DualProblem:
     constraint: Constraint | None = None
 
     def zero(self) -> Growing:
-        """A new function over the data's tokens, zero as yet, for a solver to change."""
+        """A new zero function over the tokens of the data. A solver then changes the function."""
         return Growing(self.architecture, self.data)
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """Architecture, loss and prior."""
         return Parts(self.architecture)
 
 
 @dataclass(frozen=True)
 class WhitenedProblem:
-    """Labels under scores F = root b, T = sqrt(eta) B with the prior b, B ~ N(0, I): elliptical
-    slice sampling. ``table`` is the log-likelihood as a function of the scores themselves."""
+    """Labels under the scores F = root b and T = sqrt(eta) B, for elliptical slice sampling.
+
+    The prior is b, B ~ N(0, I). ``table`` is the log-likelihood as a function of the scores.
+    """
 
     architecture: Rooted
     table: Objective
@@ -90,7 +94,7 @@ class WhitenedProblem:
         constraint: Constraint | None = None,
         n_jobs: int | None = None,
     ) -> WhitenedProblem:
-        """From data whose one column is the root's row of each token."""
+        """Make the problem from data. Their one column is the row of the root for each token."""
         scores = Lookup(architecture.n_labels, architecture.size)
         flat = ElasticNet(0.0, 0.0)
         table = Objective(scores, LogLoss(), flat, data, targets, weights, constraint, n_jobs)
@@ -98,14 +102,14 @@ class WhitenedProblem:
 
     @property
     def rows(self) -> Ints:
-        """The root's row of each token."""
+        """The row of the root for each token."""
         return np.asarray(self.table.data.x[:, 0], np.int64)
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """Architecture, loss and prior."""
         return Parts(self.architecture)
 
     def on_one_thread(self) -> WhitenedProblem:
-        """The same for use by several threads at once."""
+        """The same problem on one thread, for use by several threads at the same time."""
         return replace(self, table=self.table.on_one_thread())
