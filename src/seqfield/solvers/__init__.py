@@ -1,4 +1,4 @@
-"""Solvers: an objective, or a named problem, to its minimum."""
+"""Solvers: find the minimum of an objective, or solve a special problem."""
 
 from seqfield.solvers._base import Callback, Minimum, Solver, Step
 from seqfield.solvers.lbfgs import LBFGS

@@ -1,4 +1,4 @@
-"""What every solver shares, and what a new one must have."""
+"""The base class of solvers, and the parts that several solvers share."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from seqfield.objectives.needs import Need
 from seqfield.objectives.objective import Objective
 
 Floats = NDArray[np.float64]
-#: columns of a long vector that one thread takes at a time
+#: number of columns of a long vector that one thread processes at a time
 PIECE = 2**16
-#: of a value, the largest gap of an optimum; and how often a solver may halt farther from it
+#: NEAR: largest gap at an optimum, relative to the value; HALTS: allowed number of halts
 NEAR, HALTS = 1e-2, 5
-#: bytes that a history of steps may take; more pairs save iterations, reading them costs time
+#: most bytes of a history of steps: more pairs save iterations, but reading pairs costs time
 HISTORY = 2**26
 
 
 def history_size(n: int) -> int:
-    """How many pairs of steps and gradient changes to keep of vectors of n numbers.
+    """Number of pairs of steps and gradient changes to keep, for vectors of n numbers.
 
     >>> [history_size(n) for n in (1000, 100_000, 1_000_000)]
     [50, 41, 6]
@@ -33,21 +33,22 @@ def history_size(n: int) -> int:
 
 
 class Step(NamedTuple):
-    """Where a solver stands after an iteration (or an epoch)."""
+    """The state of a solver after an iteration (or an epoch)."""
 
     iteration: int
     theta: Floats
     value: float
 
 
-#: called after each iteration; True stops the solver
+#: function called after each iteration; the solver stops if the function returns True
 Callback = Callable[[Step], bool]
 
 
 class Minimum(NamedTuple):
-    """The end of an optimisation.
+    """The result of an optimisation.
 
-    ``gradient`` is that of the smooth part at ``theta``, or None from a solver without one.
+    ``gradient`` is the gradient of the smooth part at ``theta``. It is None if the solver computes
+    no gradient.
     """
 
     theta: Floats
@@ -55,42 +56,42 @@ class Minimum(NamedTuple):
     gradient: Floats | None
     n_iter: int
     converged: bool
-    #: bound on value minus optimum, if the solver has one of its own
+    #: bound on value minus optimum, if the solver computes such a bound itself
     gap: float = np.inf
-    #: whether it came to a halt far from the optimum, with iterations left
+    #: whether the solver halted far from the optimum, before its last iteration
     stuck: bool = False
 
 
 def same(vector: Floats) -> Floats:
-    """The dual of a vector under the plain inner product: itself."""
+    """The dual of a vector under the plain inner product: the vector itself."""
     return vector
 
 
 class Differentiable(Protocol):
-    """A function that can be stepped along."""
+    """A function with a value and a gradient."""
 
     def value_and_grad(self, theta: Floats) -> tuple[float, Floats]:
         """Value and gradient."""
         ...
 
     def dual(self, vector: Floats) -> Floats:
-        """v* with <u, v> = u . v* in the inner product that gradients are in.
+        """The dual v*: <u, v> = u . v* in the inner product of the gradients.
 
-        A solver that only ever adds vectors and asks for their inner products works in any.
+        A solver that only adds vectors and takes inner products works in any inner product.
         """
         ...
 
 
 class Smooth(Differentiable, Protocol):
-    """A function to be minimised; an `Objective` is one."""
+    """A smooth function to minimise, such as an `Objective`."""
 
     def gap(self, theta: Floats, gradient: Floats) -> float:
-        """Bound on value minus optimum; infinite if there is none."""
+        """Bound on value minus optimum. It is infinite if no bound is known."""
         ...
 
 
 class Penalised(Smooth, Protocol):
-    """A smooth function plus l1 |theta|_1, which value and gradient leave out."""
+    """A smooth function plus l1 |theta|_1. Value and gradient leave out the L1 term."""
 
     @property
     def l1(self) -> float:
@@ -98,26 +99,27 @@ class Penalised(Smooth, Protocol):
         ...
 
     def pseudo_gradient(self, theta: Floats, gradient: Floats) -> Floats:
-        """Subgradient of least norm of the whole."""
+        """Subgradient of the whole function with the least norm."""
         ...
 
 
 class Solver(ABC):
     """Finds the minimum of an objective. Subclass it for a new solver.
 
-    A subclass must have ``minimise(objective, theta, callback)``. It should begin with
-    ``check(self, objective)`` of `seqfield.objectives.needs`, and call the callback with a `Step`
-    after each iteration; True from it means to stop there.
+    A subclass must have ``minimise(objective, theta, callback)``. This method should first call
+    ``check(self, objective)`` of `seqfield.objectives.needs`. After each iteration, it should call
+    the callback with a `Step`, and stop if the callback returns True.
 
-    It should set ``needs`` to a tuple of `Need`: what it asks of architecture, loss and prior
-    beyond a value and a gradient. `seqfield.objectives.needs` has the common ones.
-    An objective gives ``value_and_grad(theta)``, ``value(theta)``, ``gap(theta, gradient)``,
-    ``dual(vector)`` and, for some, ``curvature(theta)`` and ``batches(size, rng)``.
+    A subclass should set ``needs`` to a tuple of `Need`. Needs are requirements on architecture,
+    loss and prior, beyond a value and a gradient. `seqfield.objectives.needs` has common needs.
+
+    An objective gives ``value_and_grad(theta)``, ``value(theta)``, ``gap(theta, gradient)`` and
+    ``dual(vector)``. Some objectives also give ``curvature(theta)`` and ``batches(size, rng)``.
     """
 
-    #: what it asks of architecture, loss and prior
+    #: requirements on architecture, loss and prior
     needs: tuple[Need, ...] = ()
-    #: most iterations, where there is a limit
+    #: largest number of iterations, if there is a limit
     max_iter: int | None = None
 
     @abstractmethod
@@ -128,9 +130,9 @@ class Solver(ABC):
 
 
 class Stall:
-    """True once the value has fallen by less than ``tol`` of itself over ``period`` iterations.
+    """Detects a stall: over ``period`` iterations the value fell by at most ``tol`` of itself.
 
-    Badly scaled objectives rest on the way: `ends` says whether such a place is the end.
+    A badly scaled objective may stall before the optimum. `ends` decides whether to stop there.
     """
 
     def __init__(self, tol: float, period: int = 10) -> None:
@@ -139,7 +141,7 @@ class Stall:
         self._halts = 0
 
     def __call__(self, value: float) -> bool:
-        """Record the value of one more iteration."""
+        """Record the value of one more iteration. Returns whether the value has stalled."""
         self._values.append(value)
         if len(self._values) <= self.period:
             return False
@@ -147,15 +149,18 @@ class Stall:
         return before - value <= self.tol * max(abs(value), 1e-300)
 
     def ends(self, value: float, gap: float, *, fresh: bool = False) -> bool:
-        """Whether a halt is the end: near the optimum, with nothing learned that could mislead
-        (``fresh``), or once too often. Otherwise another period begins."""
+        """Whether the solver should stop at this halt. If not, another period begins.
+
+        It should stop near the optimum, or if there were too many halts. It should also stop if
+        there is no old curvature model that could mislead (``fresh``).
+        """
         self._values.clear()
         self._halts += 1
         return fresh or is_near(value, gap) or self._halts >= HALTS
 
 
 def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float) -> Minimum:
-    """The end where the value no longer falls: an optimum only if the gap does not deny it.
+    """The result where the value no longer falls. It is an optimum unless the gap is too large.
 
     >>> halt(np.zeros(1), 2.0, np.ones(1), 7, 300.0).converged
     False
@@ -165,17 +170,18 @@ def halt(theta: Floats, value: float, gradient: Floats, n_iter: int, gap: float)
 
 
 def is_near(value: float, gap: float) -> bool:
-    """Whether the optimum may be here: a gap that is not known does not deny it."""
+    """Whether the gap is small enough for an optimum. An unknown gap counts as small enough."""
     return not np.isfinite(gap) or gap <= NEAR * max(abs(value), 1.0)
 
 
 class History:
-    """The last pairs of steps s and gradient changes y, and the product of the inverse Hessian
-    they imply with a vector.
+    """L-BFGS history: the last m pairs of steps s and gradient changes y.
 
-    The two-loop recursion needs nothing of the vectors but their inner products, and its result
-    is a combination of them. So the inner products are kept (2m x 2m), the recursion runs on
-    coefficients, and an iteration reads the m pairs twice instead of four times.
+    The pairs imply an inverse Hessian. `direction` multiplies this inverse Hessian by a vector.
+
+    The two-loop recursion needs only inner products of the vectors. Its result is a linear
+    combination of the vectors. So the inner products (2m x 2m) are kept, and the recursion runs on
+    coefficients. An iteration then reads the m pairs twice instead of four times.
     """
 
     def __init__(
@@ -186,11 +192,11 @@ class History:
         dual: Callable[[Floats], Floats] = same,
     ) -> None:
         self.size, self.n_jobs, self._dual = size, n_jobs, dual
-        # s in the even rows, y in the odd ones, and in the last the gradient
+        # even rows hold s, odd rows hold y, and the last row holds the gradient
         self._rows = np.zeros((2 * size + 1, n))
         self._gram = np.zeros((2 * size, 2 * size))
         self._order: list[int] = []  # slots from the oldest pair to the newest
-        self._fresh: int | None = None  # a slot whose inner products are not known yet
+        self._fresh: int | None = None  # the slot whose inner products are still unknown
         self._pieces = [(k, min(k + PIECE, n)) for k in range(0, max(n, 1), PIECE)]
 
     def __len__(self) -> int:
@@ -202,15 +208,17 @@ class History:
         self._fresh = None
 
     def widened(self, at: int, by: int) -> History:
-        """The same for vectors with ``by`` more numbers from place ``at`` on, about which it knows
-        nothing: they are zero in all pairs, and inner products stay what they are."""
+        """The same history for longer vectors, with ``by`` new numbers from place ``at`` on.
+
+        The new numbers are zero in all pairs, so the inner products do not change.
+        """
         out = History(self.size, self._rows.shape[1] + by, self.n_jobs, self._dual)
         out._rows = np.insert(self._rows, [at] * by, 0.0, axis=1)
         out._gram, out._order, out._fresh = self._gram, self._order, self._fresh
         return out
 
     def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
-        """Add the pair of a step from old to new."""
+        """Add the pair that belongs to a step from old to new."""
         if self._fresh is not None:
             self._update_products()
         used = set(self._order)
@@ -249,9 +257,10 @@ class History:
         return out
 
     def _update_products(self) -> Floats:
-        """Inner products of the gradient with all rows, in one pass with those of a new pair.
+        """Inner products of the gradient with all rows.
 
-        A pair without positive curvature is dropped.
+        The same pass computes the inner products of a new pair. If the new pair has no positive
+        curvature, it is dropped.
         """
         which, fresh = [2 * self.size], self._fresh
         if fresh is not None:
@@ -278,18 +287,19 @@ class History:
 
 
 def curved(inner: float, step: float, change: float) -> bool:
-    """Whether a pair has positive curvature, by s'y, s's and y'y.
+    """Whether a pair has positive curvature, from s'y, s's and y'y.
 
-    Against |s| |y|, so that the scale of the objective makes no difference.
+    s'y is compared with |s| |y|, so the scale of the objective has no effect.
     """
-    # of vectors of rounding errors, the square in a singular inner product may be below 0
+    # in a singular inner product, the square of a vector of rounding errors may be below 0
     return bool(inner > 1e-12 * np.sqrt(max(step, 0.0)) * np.sqrt(max(change, 0.0)))
 
 
 class Inverse:
-    """The inverse Hessian itself, for few parameters: what `History` is for many.
+    """The inverse Hessian as a matrix, for few parameters. `History` is for many parameters.
 
-    It forgets nothing, so a descent that begins where a like one has ended needs few steps.
+    The matrix keeps the information of all steps. So a descent needs few steps if it begins at the
+    end of a similar descent.
     """
 
     def __init__(self, n: int) -> None:
@@ -300,12 +310,14 @@ class Inverse:
         return self._n_pairs
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all pairs."""
         self._inverse, self._n_pairs = np.eye(len(self._inverse)), 0
 
     def widened(self, at: int, by: int) -> Inverse:
-        """The same with ``by`` more parameters from place ``at`` on, which are taken to be as
-        curved as the others are on average."""
+        """The same inverse Hessian with ``by`` new parameters from place ``at`` on.
+
+        Each new parameter gets the mean of the old diagonal.
+        """
         n = len(self._inverse)
         out = Inverse(n + by)
         old = np.concatenate([np.arange(at), np.arange(at + by, n + by)])
@@ -319,7 +331,7 @@ class Inverse:
         return -self._inverse @ gradient
 
     def push(self, new: Floats, old: Floats, new_gradient: Floats, gradient: Floats) -> None:
-        """Learn from a step from old to new; one without positive curvature teaches nothing."""
+        """Learn from a step from old to new. A step without positive curvature is ignored."""
         s, y = new - old, new_gradient - gradient
         inner = float(s @ y)
         if not curved(inner, float(s @ s), float(y @ y)):

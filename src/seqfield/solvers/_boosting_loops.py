@@ -1,9 +1,10 @@
 """Compiled loops of sequence boosting.
 
-For each weight k a small table holds what the bounds need: entry b is the coefficient of
-exp(step * unit * b) in the tight bound, b running over the whole numbers from ``low[k]`` on. A
-sequence i with weights D_i, W_i = D_i / (1 - p_i) whose count difference u_k lies in [L, U] puts
-(D_i U - W_i E[u]) / (U - L) at L and (W_i E[u] - D_i L) / (U - L) at U.
+Each weight k has a small table for the bounds. Entry b is the coefficient of exp(step * unit * b)
+in the tight bound. The index b runs over the whole numbers from ``low[k]`` on.
+
+Sequence i has the weights D_i and W_i = D_i / (1 - p_i). Its count difference u_k lies in [L, U].
+The sequence adds (D_i U - W_i E[u]) / (U - L) at L and (W_i E[u] - D_i L) / (U - L) at U.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from seqfield._compile import inlined, loop
 
 @inlined
 def _whole_floor(v: Any) -> Any:
-    """floor, forgiving rounding errors."""
+    """floor(v), with a tolerance for rounding errors."""
     return int(np.floor(v + 1e-9))
 
 
 @inlined
 def _whole_ceil(v: Any) -> Any:
-    """ceil, forgiving rounding errors."""
+    """ceil(v), with a tolerance for rounding errors."""
     return int(np.ceil(v - 1e-9))
 
 
 @loop
 def local_features(offsets: Any, indptr: Any, indices: Any, values: Any, n_features: Any) -> Any:
-    """The distinct features of each sequence with the bounds of their counts.
+    """The distinct features of each sequence, with bounds on their counts.
 
-    Returns ``place`` (each stored value's place among its sequence's features) and the CSR-like
-    lists (ptr, feature, least, most): over all labellings the count lies in [least, most].
+    Returns ``place`` and the CSR-like lists (ptr, feature, least, most). ``place`` gives, for each
+    stored value, the place of its feature in the list of the sequence. Over all labellings, the
+    count of a feature lies in [least, most].
     """
     n = offsets.shape[0] - 1
     place = np.empty(indices.shape[0], np.int32)
@@ -122,10 +124,10 @@ def update(
     table: Any,
     changed: Any,
 ) -> None:
-    """Replace the chosen sequences' entries in the tables of all node weights.
+    """Replace the entries of the chosen sequences in the tables of all node weights.
 
-    ``old_*`` are arrays over all sequences and tokens, ``new_*`` over the chosen ones. The entry b
-    of weight w is ``table[base[w] + b]``; ``changed`` marks the features whose weights changed.
+    ``old_*`` are arrays over all sequences and tokens. ``new_*`` cover only the chosen sequences.
+    Entry b of weight w is ``table[base[w] + b]``. ``changed`` marks features with changed tables.
     """
     n_labels = old_node.shape[1]
     longest = 0
@@ -178,9 +180,9 @@ def update_pairs(
     new_pairs: Any,
     table: Any,
 ) -> None:
-    """The same for transition weights.
+    """Replace the entries of the chosen sequences in the tables of all transition weights.
 
-    ``gold`` and ``most`` (n, n_pairs) are the gold and the largest counts of each sequence.
+    ``gold`` and ``most`` (n, n_pairs) are the gold counts and the largest counts of each sequence.
     """
     for m in range(chosen.shape[0]):
         i = chosen[m]
@@ -195,7 +197,10 @@ def update_pairs(
 
 @inlined
 def _bound(table: Any, a: Any, n: Any, low: Any, x: Any) -> Any:
-    """sum_b c_b (e^(b x) - 1) with its two derivatives by x; entries below 0 are rounding."""
+    """sum_b c_b (e^(b x) - 1) and its first two derivatives with respect to x.
+
+    Entries below 0 are rounding errors and are skipped.
+    """
     z, p = np.exp(x), np.exp(low * x)
     value, slope, bend = 0.0, 0.0, 0.0
     for j in range(n):
@@ -221,11 +226,13 @@ def tight_steps(
     step: Any,
     gain: Any,
 ) -> None:
-    """For the weights of each changed feature a step and the change of the tight bound it brings
-    (0 or less). Transitions count as one feature, the last.
+    """Steps by the tight bound, for all weights of changed features.
 
-    Newton's method from 0, kept within the cap; any step gives a valid bound, so few iterations
-    will do.
+    ``step`` gets the step of each weight. ``gain`` gets the change of the tight bound (0 or less).
+    All transitions together count as one feature, the last.
+
+    The method is Newton's method from 0, with steps limited by the cap. Every step gives a valid
+    bound, so a few iterations are enough.
     """
     for f in range(changed.shape[0]):
         if not changed[f]:
@@ -269,10 +276,10 @@ def loose_steps(
     step: Any,
     gain: Any,
 ) -> None:
-    """The same for all weights with the loose bound s e^(step L) + (1 - s) e^(step U), in closed
-    form.
+    """Steps by the loose bound s e^(step L) + (1 - s) e^(step U), for all weights.
 
-    L and U hold for all sequences, and those without the feature count in s: the total D enters.
+    The steps have a closed form. L and U hold for all sequences. Sequences without the feature also
+    count in s, so s depends on the total of D.
     """
     for f in range(starts.shape[0] - 1):
         most = cap * unit[f]

@@ -1,7 +1,8 @@
-"""What sequence boosting keeps between rounds, and the work of bringing it up to date.
+"""The state of sequence boosting between rounds, and its updates.
 
-Only the sequences in which the last chosen feature can occur are run again (Altun 2005,
-algorithm 4): SList is ``sequences_of``, FList the features a sequence's tokens have.
+A round runs only those sequences again in which the last chosen feature can occur (Altun 2005,
+algorithm 4). SList of the algorithm is ``sequences_of``. FList is the set of features that the
+tokens of a sequence have.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from seqfield.solvers import _boosting_loops as loops
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: features whose counts are not whole, or span more, are put on a grid of this many steps
+#: number of grid steps for features whose counts are not whole numbers or have a larger range
 GRID = 64
-#: all is computed anew when the loss has fallen by e^DRIFT: rounding errors of the sums
-#: that went before stay below e^DRIFT times the float precision
+#: after the loss has fallen by e^DRIFT, everything is computed again: so rounding errors of
+#: earlier sums stay below e^DRIFT times the float precision
 DRIFT = 16.0
 
 
@@ -41,7 +42,10 @@ class Rows(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Chosen sequences at some step: log p of gold, node marginals, expected transitions."""
+    """Results for the chosen sequences at a trial step.
+
+    They are log p of the gold labels, the node marginals and the expected transitions.
+    """
 
     log_p: Floats
     node: Floats
@@ -49,11 +53,11 @@ class Trial(NamedTuple):
 
 
 class State:
-    """Scores, marginals and weights of all sequences and the bound tables of all weights.
+    """Scores, marginals and weights of all sequences, and the bound tables of all weights.
 
-    ``starts`` gives each feature's weights, transitions counting as one more feature, the last;
-    ``unit`` is the step of a feature's grid of counts. Weight k has the table entries
-    ``first[k]:first[k + 1]``, for the counts from ``low[k]`` on.
+    ``starts`` gives the weights of each feature. All transitions together count as one more
+    feature, the last. ``unit`` is the grid step of the counts of a feature. Weight k has the table
+    entries ``first[k]:first[k + 1]``, for the counts from ``low[k]`` on.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class State:
         self.starts = np.append(rows.starts, n_weights)
         self._feature = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
         self._gold_pairs = self._count_gold_pairs()
-        # most times a transition can occur: (a, b) with a != b at every other place at best
+        # largest count of a transition: (a, b) with a != b fits at most at every second place
         equal = rows.pairs // self.n_labels == rows.pairs % self.n_labels
         lengths = self._lengths[:, None]
         self._most_pairs = np.where(equal, lengths - 1, lengths // 2)
@@ -90,7 +94,7 @@ class State:
         place, *local = loops.local_features(
             rows.offsets, indptr, rows.x.indices, values, rows.x.shape[1]
         )
-        # features with other than whole counts, or very large ones, get a grid of their own
+        # a feature gets its own grid if its counts are not whole numbers, or are very large
         _, feature, least, most = local
         range_of = np.zeros(rows.x.shape[1])
         np.maximum.at(range_of, feature, most - least)
@@ -127,7 +131,7 @@ class State:
         return out
 
     def _update(self, chosen: Integers, trial: Trial) -> None:
-        """Replace the chosen sequences' part in all tables, and keep what is new of them."""
+        """Replace the entries of the chosen sequences in all tables, and store their new values."""
         log_w = self.rows.log_weight[chosen]
         with np.errstate(under="ignore"):
             inverse = np.exp(log_w - trial.log_p - self.reference)
@@ -152,7 +156,7 @@ class State:
     # --- sequences ------------------------------------------------------------------------------
 
     def sequences_of(self, k: int) -> Integers:
-        """The sequences in which weight k can matter."""
+        """The sequences that weight k can affect."""
         if k >= self.rows.pair_first:
             return np.flatnonzero(self._lengths > 1)
         tokens, _ = self._tokens_of(k)
@@ -164,13 +168,13 @@ class State:
         return m.indices[here], m.data[here]
 
     def edge(self) -> Floats:
-        """Transition scores with what is forbidden."""
+        """Transition scores, including the forbidden transitions."""
         out = self._forbidden.copy().ravel()
         out[self.rows.pairs] += self.theta[self.rows.pair_first :][: len(self.rows.pairs)]
         return out.reshape(self.n_labels, self.n_labels)
 
     def run(self, chosen: Integers, k: int = -1, step: float = 0.0) -> Trial:
-        """The chosen sequences with ``step`` added to weight k; nothing is kept."""
+        """Run the chosen sequences with ``step`` added to weight k. The state does not change."""
         rows = self.rows
         tokens, offsets = rows_of(self.rows.offsets, chosen)
         node, edge = self.node[tokens], self.edge()
@@ -186,7 +190,7 @@ class State:
         y = rows.gold[tokens]
         path = node[np.arange(len(y)), y]
         steps = edge[y[:-1], y[1:]]
-        steps[offsets[1:-1] - 1] = 0.0  # from one sequence to the next
+        steps[offsets[1:-1] - 1] = 0.0  # no transition from one sequence to the next
         path[1:] += steps
         log_p = np.minimum(np.add.reduceat(path, offsets[:-1]) - found.log_z, 0.0)
         pairs = found.pairs.reshape(len(chosen), -1)[:, rows.pairs]
@@ -197,7 +201,7 @@ class State:
         return self.rows.log_weight[chosen] - trial.log_p
 
     def expected_change(self, chosen: Integers, k: int, trial: Trial) -> Floats:
-        """E[u_k] of each chosen sequence: expected minus gold count."""
+        """E[u_k] of each chosen sequence: expected count minus gold count."""
         rows = self.rows
         if k >= rows.pair_first:
             pair = k - rows.pair_first
@@ -224,10 +228,10 @@ class State:
             self.refresh()
 
     def refresh(self) -> None:
-        """Run everything anew, weights relative to the largest one."""
+        """Run all sequences again. Sequence weights are then relative to the largest one."""
         every = np.arange(self.n_sequences)
         trial = self.run(every)
-        #: the logarithm of the unit in which ``inverse`` and ``distribution`` are given
+        #: logarithm of the unit of ``inverse`` and ``distribution``
         self.reference = float(self.log_inverse(every, trial).max())
         self.inverse[:] = self.distribution[:] = self.table[:] = 0.0
         self.changed[:] = True

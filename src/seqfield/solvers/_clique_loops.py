@@ -13,8 +13,11 @@ STEPS = 20
 
 @inlined
 def _tilted(p: Any, z: Any) -> Any:
-    """log(p e^z + 1 - p), and the share of its first term: the marginal p after a change by z."""
-    # a term that is certain stays so however large z is, where exponentials would underflow
+    """log(p e^z + 1 - p), and the share of the term p e^z.
+
+    This share is the marginal p after a change of the score by z.
+    """
+    # p = 0 and p = 1 stay the same for every z, where exponentials would underflow
     if p <= 0.0:
         return 0.0, 0.0
     if p >= 1.0:
@@ -26,7 +29,7 @@ def _tilted(p: Any, z: Any) -> Any:
 
 @inlined
 def _risk(a: Any, h: Any, rows: Any, p: Any, q: Any, w: Any, linear: Any, square: Any) -> Any:
-    """Change of the risk at coefficient a, its slope and its curvature."""
+    """Change of the risk at coefficient a, with its slope and its curvature."""
     value = a * linear + 0.5 * a * a * square
     slope = linear + a * square
     curve = square
@@ -43,9 +46,10 @@ def _risk(a: Any, h: Any, rows: Any, p: Any, q: Any, w: Any, linear: Any, square
 def mean_field_gains(
     h: Any, rows: Any, free: Any, held: Any, w: Any, own: Any, c2: Any, numbers: Any, out: Any
 ) -> None:
-    """out[k, c] = the largest fall of the risk for candidate k (functions h (m, n)) in column c.
+    """out[k, c] = the largest decrease of the risk for candidate k in column c.
 
-    Newton's method; a step that does not lower the risk is halved.
+    The candidates are functions h (m, n). The method is Newton's method. A step is halved if it
+    does not lower the risk.
     """
     for c in range(free.shape[1]):
         p, q = free[:, c].copy(), held[:, c].copy()

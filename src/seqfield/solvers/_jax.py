@@ -1,11 +1,12 @@
-"""The device's side of `device`: the kernel architecture under log loss, and a step of L-BFGS.
+"""The part of `device` that runs on the device: log loss of the kernel architecture, L-BFGS steps.
 
-A function is carried as A, F = G A and sqrt(eta) B, as in `architectures.kernel`. The value along
-a direction and its slope need no product with G, only the gradient of the point that is taken
-does. So an iteration is two calls:
+A function is stored as A, F = G A and sqrt(eta) B, as in `architectures.kernel`. The value along
+a direction and its slope need no product with G. Only the gradient at the accepted point needs
+such a product. So an iteration has two calls:
 
-* `try_step`: combine the direction from the history, step, run all chains, value and slope;
-* `take_step`: the one product with G, the new pair of the history, and all inner products.
+* `try_step` combines the direction from the history, makes a step and runs all chains. It returns
+  value and slope.
+* `take_step` computes the one product with G, the new pair of the history, and all inner products.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from seqfield.objectives.objective import Objective
 
 
 class Vector(NamedTuple):
-    """A function: coefficients A (n, S), values F = G A (n, S), b = sqrt(eta) B (S, S); or a stack
-    of such. The inner product of two is tr(A' F) + tr(b' b)."""
+    """A function, or a stack of functions.
+
+    The fields are the coefficients A (n, S), the values F = G A (n, S) and b = sqrt(eta) B (S, S).
+    The inner product of two functions is tr(A' F) + tr(b' b).
+    """
 
     a: Any
     f: Any
@@ -40,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A point that was tried, and the loss's gradient there by F (n, S) and T (S, S)."""
+    """A trial point, and the gradient of the loss there by F (n, S) and T (S, S)."""
 
     point: Vector
     d_table: Any
@@ -48,7 +52,7 @@ class Trial(NamedTuple):
 
 
 def _loss(chains: Chains, f: Any, edge: Any, log: bool) -> tuple[Any, Any, Any, Any]:
-    """The loss, its gradients by F and T, and whether they are to be trusted."""
+    """The loss, its gradients by F and T, and whether these numbers are reliable."""
     value = -known_scores(chains, f, edge)
     d_table, d_edge, safe = -chains.known, -chains.known_pairs, jnp.array(True)
     for rows, extra, real, weights in chains.buckets:
@@ -74,7 +78,8 @@ def try_step(
 ) -> tuple[Any, Trial]:
     """The point after a step along sum_r c_r history_r - scale gradient.
 
-    The numbers are value, slope, and 1 if they are to be trusted, else 0.
+    The returned numbers are the value, the slope, and a flag. The flag is 1 if value and slope are
+    reliable, else 0.
     """
 
     def along(past: Any, now: Any) -> Any:
@@ -95,10 +100,10 @@ def try_step(
 def take_step(
     problem: Problem, trial: Trial, point: Vector, gradient: Vector, history: Vector, slot: Any
 ) -> tuple[Any, Vector, Vector]:
-    """The gradient at a tried point, and the history with the pair of this step in its slot.
+    """The gradient at a trial point, and the history with the pair of this step in its slot.
 
-    The numbers (3, 2m) are inner products of gradient, step and change of gradient with the
-    history, and beside them the gradient's with itself.
+    The returned numbers (3, 2m) are inner products of the gradient, the step and the change of the
+    gradient with the history. The squared norm of the gradient is returned too.
     """
     new, d_table, d_edge = trial
     e_a, e_b = _whole(problem, new, d_table, d_edge)
@@ -111,7 +116,7 @@ def take_step(
         return lax.dynamic_update_slice(rows, jnp.stack([one, two]), place)
 
     history = Vector(*map(put, history, step, change))
-    # not as a matrix product: one with few rows and columns keeps few processors busy
+    # no matrix product here: a product with few rows and columns uses few processors
     inner = [
         (history.a * v.f).sum((1, 2)) + (history.b * v.b).sum((1, 2)) for v in (now, step, change)
     ]
@@ -120,7 +125,7 @@ def take_step(
 
 
 def _whole(problem: Problem, point: Vector, d_table: Any, d_edge: Any) -> tuple[Any, Any]:
-    """The coefficients and the transitions of the objective's gradient in the function space."""
+    """The gradient of the objective in the function space: coefficients and transitions."""
     return d_table + problem.c2 * point.a, problem.root_eta * d_edge + problem.c2 * point.b
 
 
@@ -129,6 +134,6 @@ def _inner(u: Vector, v: Vector) -> Any:
 
 
 def lay_out(objective: Objective, gram: DeviceGram) -> Problem:
-    """The data of an objective with this `DeviceGram` and `LogLoss` on the device."""
+    """Put the data of an objective on the device. It must have this `DeviceGram` and `LogLoss`."""
     chains = chains_of(objective)
     return Problem(gram.blocks, chains, *map(jnp.asarray, (objective.prior.c2, gram.root_eta)))

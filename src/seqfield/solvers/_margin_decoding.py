@@ -1,7 +1,7 @@
-"""Compiled decoding for maximum margins: the labellings that ask for the most slack.
+"""Compiled decoding for maximum margins: find the labellings that require the most slack.
 
-`Task` is the problem and `Sets` are the working sets, as plain arrays; what a labelling asks for
-is need(y) - factor(y) (F(gold) - F(y)).
+`Task` holds the problem and `Sets` the working sets, as plain arrays. The slack that a labelling y
+requires is need(y) - factor(y) (F(gold) - F(y)).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Ints = NDArray[np.int64]
 
 UNIT, HAMMING, SCALED = 0, 1, 2
 L1, L2, LABELLING, HARD = 0, 1, 2, 3
-#: slack that rounding alone may ask for
+#: largest slack that rounding errors alone may cause
 ROUNDING = 1e-12
 
 
 class Task(NamedTuple):
-    """Sequences with all labels known, what they ask for, and the scores of transitions.
+    """Sequences whose labels are all known, the required margins, and the transition scores.
 
-    Sequence i has the tokens begin[i]..end[i]; where ``opens`` or ``closes`` is false it is part of
-    a longer one that goes on beyond.
+    Sequence i has the tokens begin[i]..end[i]. A sequence may be part of a longer one. Then
+    ``opens`` is false if the longer one begins earlier, ``closes`` if it ends later.
     """
 
     begin: Ints
@@ -38,17 +38,17 @@ class Task(NamedTuple):
     gold: NDArray[np.int32]
     cost: Floats  # (n,) C times the weight of the sequence
     start: Floats
-    edge: Floats  # (1, S, S), forbidden ones -inf
+    edge: Floats  # (1, S, S), -inf for forbidden transitions
     stop: Floats
     margin: int
     slack: int
 
 
 class Sets(NamedTuple):
-    """The working sets: room for ``capacity`` labellings of each sequence, ``held`` of them there.
+    """The working sets. Each has room for ``capacity`` labellings and now holds ``held`` of them.
 
-    Entry e of sequence i is at first[i] + e; its inner products with entry f at
-    square[i] + e capacity[i] + f, its labels from spot[i] + e length[i].
+    Entry e of sequence i is at first[i] + e. Its inner product with entry f is at
+    square[i] + e capacity[i] + f. Its labels begin at spot[i] + e length[i].
     """
 
     held: Ints
@@ -72,7 +72,7 @@ def labels_of(sets: Any, i: Any, e: Any, l: Any) -> Any:
 
 @inlined
 def read(task: Any, store: Any, i: Any, marks: Any, node: Any) -> None:
-    """Scores of the marked tokens."""
+    """Read the scores of the marked tokens into ``node``."""
     a, l = task.begin[i], task.end[i] - task.begin[i]
     for t in range(l):
         if marks[t]:
@@ -86,7 +86,7 @@ def read(task: Any, store: Any, i: Any, marks: Any, node: Any) -> None:
 
 @inlined
 def margin_of(gold: Any, labels: Any, node: Any, edge: Any) -> Any:
-    """F(gold) - F(labels), from the places where they differ."""
+    """F(gold) - F(labels), computed only from the places where gold and labels differ."""
     m = 0.0
     for t in range(labels.shape[0]):
         y, g = labels[t], gold[t]
@@ -115,7 +115,7 @@ def terms(margin: Any, h: Any) -> Any:
 
 @inlined
 def _add_cost(gold: Any, node: Any, cost: Any) -> None:
-    """cost more for every wrong label."""
+    """Add ``cost`` to the score of every wrong label."""
     for t in range(node.shape[0]):
         for j in range(node.shape[1]):
             if j != gold[t]:
@@ -132,7 +132,7 @@ def _second_best(gold: Any, node: Any, edge: Any, found: Any) -> Any:
         return best[0] > -np.inf
     two, values = np.empty((2, l), np.int32), np.empty((1, 2))
     nbest(node, edge, span, 2, two, values)
-    # where both are equally good gold may be first or second
+    # if both labellings have the same score, gold may be first or second
     pick = 0 if distance(gold, two[0]) > 0 else 1
     found[:] = two[pick]
     return values[0, pick] > -np.inf
@@ -140,7 +140,7 @@ def _second_best(gold: Any, node: Any, edge: Any, found: Any) -> Any:
 
 @inlined
 def most_violated(task: Any, gold: Any, node: Any, found: Any) -> Any:
-    """The labelling that asks for the most slack, if any does; may change node."""
+    """Find the labelling that requires the most slack, if there is any. May change ``node``."""
     l = node.shape[0]
     if task.margin == UNIT:
         return _second_best(gold, node, task.edge, found)
@@ -164,9 +164,10 @@ def most_violated(task: Any, gold: Any, node: Any, found: Any) -> Any:
 
 @inlined
 def best_outside(task: Any, sets: Any, i: Any, gold: Any, node: Any, found: Any) -> Any:
-    """The labelling outside of the working set that asks for the most slack, if there is any.
+    """Find the labelling outside the working set that requires the most slack, if there is any.
 
-    With slack rescaling that of the least margin: it asks for some if any does.
+    With slack rescaling, find the labelling of the least margin. It requires slack if any labelling
+    outside the working set does.
     """
     l, k = node.shape[0], sets.held[i] + 2
     labels, values = np.empty((k, l), np.int32), np.empty((1, k))
@@ -193,7 +194,7 @@ def is_member(sets: Any, i: Any, labels: Any) -> Any:
 
 @inlined
 def reached(task: Any, gold: Any, node: Any, found: Any) -> Any:
-    """min over labellings of <f, v> / need: all constraints hold where it is 1."""
+    """The minimum of <f, v> / need over labellings. If it is 1, all constraints hold."""
     if task.margin != HAMMING:
         if not _second_best(gold, node, task.edge, found):
             return np.inf

@@ -4,8 +4,8 @@ Sequence i has a working set of labellings y, and
 
     v(y) = factor(y) (Psi(gold) - Psi(y)),    g(y) = need(y) - <f, v(y)>
 
-so that f = sum alpha(y) v(y), and g is both the derivative of the dual by alpha(y) and the slack
-that the labelling asks for.
+so that f = sum alpha(y) v(y). Here g(y) has two meanings. It is the derivative of the dual with
+respect to alpha(y), and it is the slack that the labelling requires.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from seqfield.solvers._margin_decoding import (
     terms,
 )
 
-#: a visit solves its program until the largest violation has fallen to this share of itself
+#: a visit solves its program until the largest violation is below this share of its first value
 FALL = 0.1
 
 
 @inlined
 def _values_of(task: Any, store: Any, i: Any, labels: Any, marks: Any, out: Any) -> None:
-    """Values (l, S) of the function Psi(gold) - Psi(labels) at the marked tokens, by the kernel of
-    tokens alone."""
+    """Values (l, S) of the function Psi(gold) - Psi(labels) at the marked tokens.
+
+    Only the kernel of tokens counts here.
+    """
     a, l = task.begin[i], labels.shape[0]
     gold = task.gold[a : a + l]
     if store.table.shape[0] > 0:
@@ -54,7 +56,7 @@ def _values_of(task: Any, store: Any, i: Any, labels: Any, marks: Any, out: Any)
                         out[t, gold[q]] += v
                         out[t, labels[q]] -= v
         return
-    for sign in (1.0, 0.0):  # write it out, read it, wipe it off
+    for sign in (1.0, 0.0):  # write the function to the store, read its values, then remove it
         for q in range(l):
             if labels[q] != gold[q]:
                 r = store.rows[a + q]
@@ -72,9 +74,9 @@ def _values_of(task: Any, store: Any, i: Any, labels: Any, marks: Any, out: Any)
 def _enter(
     task: Any, sets: Any, store: Any, i: Any, labels: Any, marks: Any, values: Any, steps: Any
 ) -> None:
-    """Put labels into the working set of sequence i, with inner products with all of it.
+    """Put labels into the working set of sequence i, with inner products with all its entries.
 
-    values (l, S) and steps (S, S) are scratch.
+    values (l, S) and steps (S, S) are scratch arrays.
     """
     a, l, e = task.begin[i], labels.shape[0], sets.held[i]
     gold, width = task.gold[a : a + l], sets.capacity[i]
@@ -104,10 +106,10 @@ def _enter(
 def _solve(gram: Any, g: Any, alpha: Any, cost: Any, slack: Any) -> Any:
     """Maximise the dual over one working set: sequential minimal optimisation (Platt 1999).
 
-    Amounts move from the labelling with the least derivative to that with the largest; what is
-    left of C stands for a labelling of its own, without features, whose derivative is 0. g
-    (k,) are the derivatives; g and alpha are changed. Returns the gain of the dual, infinite if it
-    has no bound.
+    Each step moves an amount of alpha from the labelling with the least derivative to the labelling
+    with the largest. The unused part of C counts as one more labelling. This labelling has no
+    features, and its derivative is 0. g (k,) are the derivatives. g and alpha are changed. Returns
+    the gain of the dual. The gain is infinite if the dual has no bound.
     """
     k, total, gain, begin = alpha.shape[0], alpha.sum(), 0.0, -1.0
     ridge = 1.0 / (2.0 * cost) if slack == L2 else 0.0
@@ -164,11 +166,14 @@ def visit(
     delta: Any,
     wanted: Any,
 ) -> Any:
-    """Visit sequences order[begin:]: with ``decode`` look for a labelling to add, then maximise the
-    dual over the working set and carry the change into the function.
+    """Visit the sequences order[begin:].
 
-    Returns how far it came, the gain of the dual, and how many gram rows (of ``wanted``) it needs
-    to go on. The gain is infinite if the dual has no bound.
+    With ``decode``, a visit first looks for a labelling to add. Then it maximises the dual over the
+    working set, and changes the function accordingly.
+
+    Returns the place in ``order`` where the loop stopped, the gain of the dual, and a number of
+    gram rows (of ``wanted``). The loop needs these rows to continue. The gain is infinite if the
+    dual has no bound.
     """
     s, longest, most = task.edge.shape[1], 0, 2
     for i in order[begin:]:
@@ -189,7 +194,7 @@ def visit(
             for t in range(l):
                 marks[t] |= y[t] != gold[t]
         read(task, store, i, every if decode else marks, node)
-        # every margin before one of them is changed
+        # compute all margins before any of them changes
         worst = 0.0
         for e in range(sets.held[i]):
             y = labels_of(sets, i, e, l)
@@ -256,11 +261,11 @@ def visit(
 
 @loop
 def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> None:
-    """Exact decoding of sequences low..high under a function that stays as it is.
+    """Exact decoding of sequences low..high under a fixed function.
 
-    out (n, 5): the slack that a sequence needs; sums over its working set of alpha need, of
-    alpha <f, v>, and of alpha; and the share of its margins that it reaches, min <f, v> / need
-    (only for hard margins).
+    The columns of out (n, 5) are: the slack that a sequence requires; the sums of alpha need, of
+    alpha <f, v> and of alpha over its working set; and min <f, v> / need. The last column is the
+    reached share of the margins, and is set only for hard margins.
     """
     s, longest = task.edge.shape[1], 0
     for i in range(low, high):
@@ -282,7 +287,7 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
             if task.slack == LABELLING:
                 out[i, 0] += max(0.0, need - sets.factor[first + e] * m)
         if task.slack == LABELLING:
-            # slacks of labellings outside could be any number: there must be none of them
+            # labellings outside the set could require any amount of slack: there must be none
             if best_outside(task, sets, i, gold, here, found[:l]):
                 need, factor = terms(task.margin, distance(gold, found[:l]))
                 if need - factor * margin_of(gold, found[:l], here, task.edge) > ROUNDING:
@@ -299,8 +304,10 @@ def certify(low: Any, high: Any, task: Any, sets: Any, store: Any, out: Any) -> 
 
 @loop
 def repack(old: Any, new: Any, lengths: Any, patience: Any) -> None:
-    """Copy working sets into others that may have more room, without the labellings that had no
-    part in the solution for ``patience`` visits."""
+    """Copy working sets into new ones that may have more room.
+
+    Labellings that had no part in the solution for ``patience`` visits are dropped.
+    """
     for i in range(lengths.shape[0]):
         kept, l = 0, lengths[i]
         places = np.empty(old.held[i], np.int64)
