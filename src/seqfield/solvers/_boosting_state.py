@@ -214,7 +214,10 @@ class State:
         return np.asarray(np.bincount(mine, values * off, len(chosen)), np.float64)
 
     def apply(self, k: int, step: float, chosen: Integers, trial: Trial | None = None) -> None:
-        """Add ``step`` to weight k and bring the chosen sequences (all it touches) up to date."""
+        """Add ``step`` to weight k and update the chosen sequences.
+
+        ``chosen`` must hold all sequences that weight k touches.
+        """
         if trial is None:
             trial = self.run(chosen, k, step)
         self.theta[k] += step
@@ -223,7 +226,7 @@ class State:
             np.add.at(self.node[:, self.rows.columns[k]], at, step * values)
         self._update(chosen, trial)
         self.fresh = False
-        # the sum of D falls further than W = D / (1 - p), which ends at w as p goes to 1
+        # the sum of D falls further than W = D / (1 - p): W tends to w as p tends to 1
         if np.log(self._total / max(self.distribution.sum(), 1e-300)) > DRIFT:
             self.refresh()
 

@@ -33,7 +33,7 @@ from seqfield.solvers._margin_decoding import (
     terms,
 )
 
-#: a visit solves its program until the largest violation is below this share of its first value
+#: a visit solves its program until the largest violation is at most this share of its first value
 FALL = 0.1
 
 

@@ -1,21 +1,22 @@
-"""Sequence AdaBoost (Altun 2005, algorithms 3 and 4): one weight a round, chosen and stepped by a
-bound on the exponential loss.
+"""Sequence AdaBoost (Altun 2005, algorithms 3 and 4).
 
-In round r the loss is R = sum_i w_i (1 / p_i - 1), and adding a step to weight
-k multiplies it by
+Each round changes one weight. A bound on the exponential loss gives the weight and its step.
+In round r the loss is R = sum_i w_i (1 / p_i - 1). Adding a step to weight k multiplies R by
 
   Z(step) = sum_i D_i sum_{y != gold} pi_i(y) exp(step u_k(y)),
 
-where u_k counts feature k in y beyond gold, D_i is the share of sequence i in R and pi_i(y) =
-p(y) / (1 - p_i). Since exp is convex, it lies below a chord over the range of u_k:
+where u_k is the count of feature k in y minus its count in gold, D_i is the share of sequence i in
+R, and pi_i(y) = p(y) / (1 - p_i). The function exp is convex, so it lies below a chord over the
+range of u_k. There are three bounds:
 
 * loose: one chord for all sequences, over the largest range;
 * tight: a chord for each sequence, over its own range [L_i, U_i];
-* exact: chosen by the tight bound, stepped by Z itself. Z needs the distribution of a count over
-  labellings; running the affected sequences at a trial step gives the same number for less.
+* exact: the tight bound chooses the weight, and Z itself gives the step. Z needs the distribution
+  of a count over labellings. Running the affected sequences at a trial step is cheaper and gives
+  the same number.
 
-Everything is kept without the normaliser: with D_i = w_i (1 / p_i - 1) a weight's tight bound
-changes only if one of its own sequences does.
+All numbers are kept without the normaliser: D_i = w_i (1 / p_i - 1). So the tight bound of a weight
+changes only if one of its own sequences changes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Unit = Literal["sequence", "token", "neighbours"]
 
 
 class Round(NamedTuple):
-    """One round: the weight, its step, log R after it, and the share of sequences run again."""
+    """One round: the weight, its step, log R after the step, and the share of sequences rerun."""
 
     weight: int
     step: float
@@ -47,7 +48,7 @@ class Round(NamedTuple):
 
 
 class Boosted(NamedTuple):
-    """The end of boosting, and its rounds."""
+    """The result of boosting, and its rounds."""
 
     minimum: Minimum
     rounds: tuple[Round, ...]
@@ -55,12 +56,15 @@ class Boosted(NamedTuple):
 
 @dataclass(frozen=True)
 class Boosting:
-    """``max_iter`` rounds at most; it ends when a round would lower R by less than ``tol`` of it.
+    """Sequence boosting with at most ``max_iter`` rounds.
 
-    ``smoothing`` (3.37) pulls steps towards 0 where there is little evidence, and ``cap`` bounds
-    them: a feature seen on one side only has no finite step of its own. ``unit`` says what is
-    boosted on: whole sequences; tokens alone (AdaBoost.MR); or tokens given the gold label before
-    them, which makes transitions ordinary features (Viterbi-AdaBoost).
+    Boosting ends earlier if a round would lower R by less than ``tol`` times R. ``smoothing``
+    (3.37) pulls steps towards 0 where there is little evidence. ``cap`` limits the size of steps: a
+    feature that occurs on one side only has no finite step without a limit.
+
+    ``unit`` is the unit of boosting. It is whole sequences, single tokens (AdaBoost.MR), or tokens
+    given the gold label before them (Viterbi-AdaBoost). In the last case, transitions become
+    ordinary features.
     """
 
     bound: Bound = "exact"
@@ -91,14 +95,14 @@ class Boosting:
             if step == 0.0:
                 if state.fresh:
                     break
-                state.refresh()  # perhaps it was rounding errors that hid a gain
+                state.refresh()  # rounding errors may have hidden a gain
                 continue
             state.apply(k, step, chosen, trial)
             value, stop = _log_total(state)
             rounds.append(Round(int(k), step, value, len(chosen) / state.n_sequences))
             if callback is not None and callback(Step(len(rounds), state.theta, value)):
                 break
-        # all rounds done is the plan fulfilled, not a failure
+        # the end of all planned rounds counts as convergence
         return Boosted(Minimum(state.theta, value, None, len(rounds), True), tuple(rounds))
 
     def prepare(self, problem: LinearProblem, theta: Floats) -> State:
@@ -111,7 +115,7 @@ class Boosting:
         return State(rows, theta, forbidden, self.n_jobs)
 
     def choose(self, state: State) -> int:
-        """The weight whose bound is lowest; ``state.step`` and ``state.gain`` are up to date."""
+        """The weight with the lowest bound. Updates ``state.step`` and ``state.gain``."""
         if self.bound == "loose":
             loops.loose_steps(
                 state.starts,
@@ -140,7 +144,7 @@ class Boosting:
         return int(np.argmin(state.gain))
 
     def step(self, state: State, k: int, chosen: Any) -> tuple[float, Trial | None]:
-        """The step of weight k, and the chosen sequences after it if they were run."""
+        """The step of weight k, and the results of the chosen sequences after it, if they ran."""
         if self.bound == "loose":
             return float(state.step[k]), None
         # smoothing adds eps R (e^x + e^-x), x in units of the count
@@ -165,15 +169,16 @@ class Boosting:
                 own = float(w @ state.expected_change(chosen, k, trial))
             return own + 2.0 * eps * unit * np.sinh(x * unit), trial
 
-        # where the slope is a tenth, nearly all of the gain is made
+        # where the slope is a tenth of the first slope, nearly all of the gain is reached
         return _descend(exact, at_zero, by_bound[0], self.cap, 0.1)
 
 
 def _descend(slope: Any, at_zero: float, guess: float, cap: float, tol: float) -> tuple[float, Any]:
-    """A step from 0 towards the root of a rising function that has the sign of -guess at 0.
+    """A step from 0 towards the root of a rising function.
 
-    It ends short of the root, where the slope is ``tol`` of that at 0 or less: the convex function
-    with this slope has fallen all the way. Bracketing with steps between secant and bisection.
+    The function is the slope of a convex function. At 0 it has the sign of -guess. The step ends
+    before the root, where the slope is at most ``tol`` times the slope at 0. So the convex function
+    falls along the whole step. The method is bracketing, with steps between secant and bisection.
     """
     low, at_low = 0.0, (at_zero, None)
     high, at_high = np.inf, np.inf
@@ -190,22 +195,22 @@ def _descend(slope: Any, at_zero: float, guess: float, cap: float, tol: float) -
         if high == np.inf:
             x = 2.0 * low
             continue
-        # aim a little short of the secant's root, as points beyond it do not count
+        # aim a little before the root of the secant, as points beyond the root do not count
         share = at_low[0] / (at_low[0] - at_high)
         x = low + float(np.clip(0.98 * share, 0.05, 0.95)) * (high - low)
     return low, at_low[1]
 
 
 def _log_total(state: State) -> tuple[float, bool]:
-    """log R, and whether every gold labelling is as certain as floats can tell."""
+    """log R, and whether every gold labelling has probability 1 up to rounding."""
     total, least = float(state.distribution.sum()), EPSILON * float(state.inverse.sum())
     return float(np.log(max(total, least)) + state.reference), total <= least
 
 
 def _rows(problem: LinearProblem, theta: Floats, unit: Unit, log_pi: float) -> Rows:
-    """The problem's sequences as boosting wants them.
+    """The sequences of the problem, in the layout of boosting.
 
-    A token whose label is not known exactly is left out, and cuts its sequence in two.
+    A token is left out if its label is not known exactly. It cuts its sequence in two.
     """
     tables, targets = problem.tables, problem.targets
     y, offsets, s = targets.codes, targets.offsets, len(tables.pair_weight)
@@ -216,7 +221,7 @@ def _rows(problem: LinearProblem, theta: Floats, unit: Unit, log_pi: float) -> R
     first = np.zeros(n_tokens, bool)
     first[offsets[:-1]] = True
     if unit == "neighbours":
-        # transitions from the gold label before become features: their weights follow the others
+        # transitions from the gold label before become features, after all other features
         t = np.flatnonzero(~first)
         t = t[y[t - 1] >= 0]
         before = sp.csr_array((np.ones(len(t)), (t, y[t - 1])), shape=(n_tokens, s))

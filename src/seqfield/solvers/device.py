@@ -1,8 +1,8 @@
-"""L-BFGS on JAX's device: nothing is left on the host but the few numbers that decide on steps.
+"""L-BFGS on the JAX device. The host keeps only the few numbers that determine the steps.
 
-The descent is that of `lbfgs` in the function space. The host keeps the inner products of the
-history (2m, 2m), gets the direction's coefficients from them and runs the line search; all else
-is in `_jax`.
+The method is that of `lbfgs`, in the function space. The host keeps the inner products of the
+history (2m, 2m). From them it computes the coefficients of the direction. The host also runs the
+line search. All other work is in `_jax`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from seqfield.solvers._base import (
 from seqfield.solvers._jax import Vector, lay_out, take_step, try_step
 from seqfield.solvers.lbfgs import wolfe_step
 
-#: pairs of the history at least: beside the gram matrix they cost little to read
+#: least number of pairs in the history: reading pairs is cheap compared with the gram matrix
 PAIRS = 20
 
 DEVICE_GRAM = Need(
@@ -41,9 +41,9 @@ DEVICE_GRAM = Need(
 
 
 class _Descent:
-    """Where a descent stands on the device, and on the host the inner products of its history.
+    """The state of a descent: vectors on the device, inner products of the history on the host.
 
-    As an objective for `wolfe_step` it is the value as a function of the step alone.
+    For `wolfe_step` this class is an objective: the value as a function of the step length.
     """
 
     def __init__(self, objective: Objective, gram: DeviceGram, theta: Floats, memory: int) -> None:
@@ -53,19 +53,19 @@ class _Descent:
         parts = *theta[: 2 * n * s].reshape(2, n, s), b.reshape(s, s)
         self.problem, self.memory = lay_out(objective, gram), memory
         self.prior = objective.prior
-        # with labels not known exactly the loss is a difference of two convex functions
+        # if some labels are not known exactly, the loss is a difference of two convex functions
         self.convex = objective.targets.allowed is None
         self.point = Vector(*map(jnp.asarray, parts))
         self.gradient = Vector(*map(jnp.zeros_like, self.point))
         self.history = Vector(*(jnp.zeros((2 * memory, *p.shape)) for p in self.point))
-        self.log = False  # True once the scaled form of the chains was not safe
+        self.log = False  # True after the scaled form of the chains was unsafe
         self.order: list[int] = []  # slots from the oldest pair to the newest
         self._gram = np.zeros((2 * memory, 2 * memory))
         self._now = np.zeros(2 * memory)  # inner products of the gradient with the history
         self._along = np.zeros(2 * memory), 0.0
         self.value, _ = self.value_and_grad(np.zeros(1))
         self.take(0.0)
-        self.order.clear()  # the gradient was zero before, which is no pair
+        self.order.clear()  # the first call has no earlier gradient, so its pair is dropped
 
     def value_and_grad(self, step: Floats) -> tuple[float, Floats]:
         """Value and slope after a step along the direction."""
@@ -82,11 +82,11 @@ class _Descent:
 
     @staticmethod
     def dual(vector: Floats) -> Floats:
-        """The step has the plain inner product."""
+        """The vector itself: the step length has the plain inner product."""
         return vector
 
     def take(self, step: float) -> None:
-        """Go to the point after this step."""
+        """Move to the point after this step."""
         if step != self._tried:
             self.value_and_grad(np.array([step]))
         free = [k for k in range(self.memory) if k not in self.order]
@@ -106,15 +106,16 @@ class _Descent:
 
     @property
     def gap(self) -> float:
-        """Bound on value minus optimum: the prior's, which asks for the gradient's norm alone."""
+        """Bound on value minus optimum, from the prior. It needs only the norm of the gradient."""
         norm = np.sqrt(np.maximum(self.norm, 0.0))  # NaN stays
         return self.prior.gap(np.zeros(1), np.array([norm])) if self.convex else np.inf
 
     def turn(self) -> float:
-        """Set the direction to minus the inverse Hessian times the gradient; its slope.
+        """Set the direction to minus the inverse Hessian times the gradient. Returns its slope.
 
-        With s'y of the pairs in R (upper triangle) and D (diagonal), gamma the newest s'y / y'y
-        and u = R^-1 s'g it is -(gamma g + s R^-T ((D + gamma y'y) u - gamma y'g) - gamma y u).
+        R is the upper triangle of s'y and D its diagonal. gamma is s'y / y'y of the newest pair,
+        and u = R^-1 s'g. The direction is
+        -(gamma g + s R^-T ((D + gamma y'y) u - gamma y'g) - gamma y u).
         """
         c, gamma = np.zeros(2 * self.memory), 1.0
         if self.order:
@@ -128,7 +129,7 @@ class _Descent:
         return float(c @ self._now - gamma * self.norm)
 
     def result(self, n_iter: int, converged: bool) -> Minimum:
-        """Everything back on the host."""
+        """The result, copied to the host."""
 
         def flat(v: Vector) -> Floats:
             a, f, b = (np.asarray(part).ravel() for part in v)
@@ -138,14 +139,14 @@ class _Descent:
         return Minimum(theta, self.value, gradient, n_iter, converged)
 
     def halt(self, n_iter: int) -> Minimum:
-        """The end where the value no longer falls."""
+        """The result where the value no longer falls."""
         near = is_near(self.value, self.gap)
         return self.result(n_iter, near)._replace(stuck=not near)
 
 
 @dataclass(frozen=True)
 class DeviceLBFGS(Solver):
-    """`LBFGS` on a device, with the same rules to stop, for `DeviceGram` and `LogLoss`."""
+    """`LBFGS` on a device, for `DeviceGram` and `LogLoss`. The stopping rules are the same."""
 
     max_iter: int = 500
     tol: float = 1e-5
@@ -155,7 +156,7 @@ class DeviceLBFGS(Solver):
     def minimise(
         self, objective: Objective, theta: Floats, callback: Callback | None = None
     ) -> Minimum:
-        """Minimise from theta. Callbacks get no weights: these stay on the device."""
+        """Minimise from theta. Callbacks get no weights, because weights stay on the device."""
         check(self, objective)
         gram = objective.architecture
         assert isinstance(gram, DeviceGram)
@@ -175,12 +176,12 @@ class DeviceLBFGS(Solver):
             if slope >= 0.0:
                 return at.result(iteration - 1, True)
             first = 1.0 if at.order else 1.0 / np.sqrt(-slope)
-            # the line is one-dimensional: from 0 along 1
+            # the line search is one-dimensional: it starts at 0 with direction 1
             found = wolfe_step(at, np.zeros(1), at.value, np.ones(1), slope, first)
             if found is None:  # the value cannot be lowered in floating point
                 if stalled.ends(at.value, at.gap, fresh=not at.order):
                     return at.halt(iteration - 1)
-                at.order.clear()  # what was learned elsewhere may mislead here
+                at.order.clear()  # pairs from other points may mislead here
                 continue
             at.take(float(found[0][0]))
             at.value = found[1]

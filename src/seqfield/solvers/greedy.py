@@ -1,9 +1,11 @@
 """Greedy selection of atoms: pick by the gradient, refit, repeat (SGPS and clique selection).
 
-The objective is a function of the score table itself; kernels and prior belong to the atoms. A
-round costs one product with the covariance (or with a few of its rows), the orthonormalisation
-O(n p) of each new atom, and the refit: O(n p) for each step over p atoms, or O(p^2) and a product
-with the covariance where their values are not held.
+The objective is a function of the score table itself. Kernels and prior belong to the atoms.
+
+A round has three costs. The first is one product with the covariance, or with a few of its rows.
+The second is the orthonormalisation, O(n p) for each new atom. The third is the refit, O(n p) for
+each step over p atoms. If the values of the atoms are not in memory, a refit step instead costs
+O(p^2) and a product with the covariance.
 """
 
 from __future__ import annotations
@@ -26,39 +28,39 @@ from seqfield.solvers.lbfgs import LBFGS
 
 Ints = NDArray[np.int64]
 
-#: up to so many atoms the inverse Hessian itself is kept
+#: up to this number of atoms, the inverse Hessian is kept as a matrix
 FEW = 1000
 
-#: picks in a row that bring nothing new, after which there is nothing left
+#: selection ends after this number of consecutive picks without a new atom
 PATIENCE = 20
 
-#: of the last round's gain a refit may leave this share
+#: share of the last round's gain that a refit may leave
 SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """The derivative of the regularised risk by the coefficient of every possible place.
+    """Derivatives of the regularised risk with respect to the coefficient of each possible place.
 
-    For kernel k and score column c it is c2 f_k(t) + sum_u G_k[t, u] d[u, c] at token t, and
-    c2 T + eta d_T at a transition.
+    For kernel k and score column c, the derivative is c2 f_k(t) + sum_u G_k[t, u] d[u, c] at token
+    t. At a transition it is c2 T + eta d_T.
     """
 
     objective: Objective
     atoms: Atoms
     c2: float
     own: list[Values]  # the present function, by kernel
-    gradient: Values  # the loss's gradient by the score table and the transitions
+    gradient: Values  # of the loss, by the score table and the transitions
 
     def rows(self, kernel: int, rows: Ints | None = None) -> Floats:
-        """At some tokens, or at all (m, C)."""
+        """Derivatives (m, C) at the given tokens, or at all tokens."""
         covariance, own = self.atoms.covariances[kernel], self.own[kernel].table
         if rows is None:
             return self.c2 * own + covariance.multiply(self.gradient.table)
         return self.c2 * own[rows] + covariance.rows_times(rows, self.gradient.table)
 
     def transitions(self, kernel: int) -> Floats:
-        """At the transitions (S, S)."""
+        """Derivatives (S, S) at the transitions."""
         return np.asarray(
             self.c2 * self.own[kernel].transitions + self.atoms.eta * self.gradient.transitions
         )
@@ -68,13 +70,17 @@ class Picker(Protocol):
     """Chooses atoms."""
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
-        """The next atoms, given the derivatives and the values of the present function; none
-        ends the selection."""
+        """The next atoms, given the derivatives and the values of the present function.
+
+        An empty list ends the selection.
+        """
 
 
 class Round(NamedTuple):
-    """A round of selection: atoms so far, the free transitions, the regularised risk and the loss
-    alone."""
+    """A round of selection.
+
+    It holds the atoms so far, the free transitions, the regularised risk, and the loss alone.
+    """
 
     n_atoms: int
     transitions: Floats
@@ -83,8 +89,11 @@ class Round(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The whole way: atoms in order of choice, rounds, the coefficients of the atoms after so many
-    rounds, and the free transitions before the first."""
+    """The record of a selection.
+
+    It holds the atoms in order of choice, the rounds, a function that gives the coefficients of
+    the atoms after k rounds, and the free transitions before the first round.
+    """
 
     atoms: list[Atom]
     rounds: list[Round]
@@ -93,7 +102,7 @@ class Selection(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """The end of a selection, and the whole way."""
+    """The result of a selection, and its record."""
 
     minimum: Minimum
     selection: Selection
@@ -101,19 +110,19 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True)
 class Greedy:
-    """Adds atoms round by round.
+    """Greedy selection: adds atoms round by round.
 
     Parameters
     ----------
     atoms : the empty set of atoms to fill
     prior : c2 / 2 times the squared norm of the function
-    pick : chooses the atoms of a round
-    max_iter : rounds
-    max_atoms : stop at this many atoms
-    update : after each round refit the weights of "all" atoms; or of the "new" ones alone, or
-        ("last") of those alone and at the end of all
-    gain_tol : stop when a round lowers the risk by less than this; 0 for never
-    tol, refit_iter : relative tolerance and most iterations of a refit
+    pick : the picker, which chooses the atoms of a round
+    max_iter : largest number of rounds
+    max_atoms : stop at this number of atoms
+    update : which weights a round refits: those of "all" atoms, or only those of the "new" atoms.
+        "last" refits only the new atoms in each round, and all atoms once at the end
+    gain_tol : stop if a round lowers the risk by less than this; 0 means never
+    tol, refit_iter : relative tolerance and largest number of iterations of a refit
     """
 
     atoms: Atoms
@@ -128,7 +137,7 @@ class Greedy:
     needs = (TABLE, LOSS, NO_PRIOR)
 
     def minimise(self, objective: Objective, callback: Callback | None = None) -> Selected:
-        """Select from nothing; theta is the score table and the transitions."""
+        """Select, starting with no atoms. theta is the score table and the transitions."""
         check(self, objective)
         state: _State = (_All if self.update == "all" else _New)(self, objective)
         rounds: list[Round] = []
@@ -139,9 +148,9 @@ class Greedy:
             if not atoms:
                 break
             before, held = state.risk, len(state.active)
-            # a refit need not be finer than what the rounds gain
+            # a refit need not be more exact than the gain of a round
             state.take(atoms[: self.max_atoms - held], SHARE * gain)
-            if len(state.active) == held:  # all in the span of the others
+            if len(state.active) == held:  # every new atom lies in the span of the others
                 in_vain += 1
                 if in_vain == PATIENCE:
                     break
@@ -160,7 +169,7 @@ class Greedy:
 
 
 class Point(NamedTuple):
-    """A function by its values, the loss there and the loss's gradient by the values."""
+    """A function given by its values, with the loss and the gradient of the loss by the values."""
 
     values: Values
     loss: float
@@ -174,15 +183,15 @@ class Point(NamedTuple):
 
 
 def flat(values: Values) -> Floats:
-    """The score table and the transitions."""
+    """The score table and the transitions as one vector."""
     return np.concatenate([values.table.ravel(), values.transitions.ravel()])
 
 
 class _Goal:
     """The regularised risk as a function of the weights of atoms.
 
-    Remembers where it was last: a descent begins where the last one has ended, and its end is what
-    the next atoms are picked by.
+    The class remembers the last point, for two reasons. A descent begins where the last descent
+    ended. The picker chooses the next atoms by the derivatives at the end of a descent.
     """
 
     def __init__(
@@ -193,7 +202,7 @@ class _Goal:
         self._theta, self.point = theta, point
 
     def go(self, theta: Floats) -> None:
-        """Evaluate the loss there, if that is not where it is."""
+        """Evaluate the loss at theta, unless theta is the last point."""
         if theta is not self._theta:
             self._theta, self.point = theta, Point.of(self.objective, self.atoms.lift(theta))
 
@@ -208,7 +217,7 @@ class _Goal:
         return self._whole.gap(theta, gradient)
 
     def dual(self, vector: Floats) -> Floats:
-        """The weights of orthonormal functions have the plain inner product."""
+        """The vector itself: weights of orthonormal functions have the plain inner product."""
         return vector
 
 
@@ -216,7 +225,7 @@ class _State(ABC):
     """The present function of a selection."""
 
     norm = 0.0
-    #: whether the last refit came to its end
+    #: whether the last refit converged
     converged = True
 
     def __init__(self, greedy: Greedy, objective: Objective) -> None:
@@ -229,7 +238,7 @@ class _State(ABC):
 
     @property
     def theta(self) -> Floats:
-        """The score table and the transitions."""
+        """The score table and the transitions as one vector."""
         return flat(self.point.values)
 
     def slopes(self) -> Slopes:
@@ -238,7 +247,7 @@ class _State(ABC):
         return Slopes(self.objective, self.atoms, self.greedy.prior.c2, own, self.point.gradient)
 
     def take(self, atoms: list[Atom], enough: float = 0.0) -> None:
-        """Take atoms in and refit, until about ``enough`` is left to gain."""
+        """Add atoms and refit. The refit ends when the remaining gain is about ``enough``."""
         self.enough = enough
         self._refit(atoms)
         self.risk = self.point.loss + 0.5 * self.greedy.prior.c2 * self.norm
@@ -249,7 +258,7 @@ class _State(ABC):
         return self
 
     def round(self) -> Round:
-        """What is to be told of it."""
+        """The record of the present round."""
         steps = self.atoms.transitions(self.weights)
         return Round(len(self.active), steps, self.risk, self.point.loss)
 
@@ -263,12 +272,12 @@ class _State(ABC):
 
     @abstractmethod
     def _refit(self, atoms: list[Atom]) -> None:
-        """Set values, coefficients and norm with these atoms added."""
+        """Add these atoms, then set values, coefficients and norm."""
 
     def _descend(
         self, atoms: Atoms, start: Floats, history: History | Inverse | None = None
     ) -> Floats:
-        """The best weights of atoms, from those of the present point on; goes there."""
+        """Find the best weights of atoms, from the present point on, and move to them."""
         if not len(start):
             return start
         goal = _Goal(self.objective, atoms, self.greedy.prior, start, self.point)
@@ -299,11 +308,11 @@ class _All(_State):
         new = self.atoms.add(atoms)
         self.active = self.atoms.atoms
         self.weights = np.insert(self.weights, before, np.zeros(new))
-        # what was learned of the curvature in the last rounds still holds
+        # the curvature from the last rounds is still valid
         self._history = self._history.widened(before, new)
         self.weights = self._descend(self.atoms, self.weights, self._history)
         self.norm = float(self.weights @ self.weights)
-        if new == 0:  # a finer fit of the last round, or the very first
+        if new == 0:  # a more exact fit of the last round, or the first fit
             del self.kept[-1:]
         self.kept.append(self.weights[: len(self.active)])
 
@@ -313,11 +322,11 @@ class _All(_State):
 
 
 class _New(_State):
-    """The coefficients of the new atoms alone change: for one kernel, without free transitions.
+    """Only the coefficients of new atoms are fitted, for one kernel without free transitions.
 
-    What the present function has in the span of the new atoms is taken out of it and fitted again
-    with them; the rest is orthogonal to them, so the penalty is that of the new weights and a
-    constant.
+    The present function has a part in the span of the new atoms. This part is removed and fitted
+    again with the new atoms. The rest is orthogonal to the new atoms. So the penalty is that of the
+    new weights plus a constant.
     """
 
     def _own(self, kernel: int) -> Values:
@@ -342,10 +351,10 @@ class _New(_State):
         return np.concatenate(self.kept[: k + 1])
 
     def finished(self) -> _State:
-        """Itself, or all coefficients fitted again if the user wants it."""
+        """This state, or a state with all coefficients refitted if the user wants this."""
         if self.greedy.update == "new":
             return self
         every = _All(self.greedy, self.objective)
-        every.take(self.active)  # atoms in the span of others drop out
+        every.take(self.active)  # drops atoms in the span of others
         every.kept = [*self.kept[:-1], every.kept[-1]]
         return every

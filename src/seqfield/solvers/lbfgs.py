@@ -1,6 +1,6 @@
 """L-BFGS with a weak Wolfe line search, for smooth objectives.
 
-Beyond gradients an iteration reads the 2 m vectors of its history twice.
+Besides computing gradients, an iteration reads the 2 m vectors of its history twice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from seqfield.solvers._base import (
 class LBFGS(Solver):
     """Limited-memory BFGS.
 
-    Stops when the objective's own bound on value minus optimum (``gap``) is below ``tol`` of the
-    value, or when ten iterations lowered the value by less than ``tol`` of itself. Where the value
-    rests although that bound is far from it, it goes on for a while, and at last says that it is
-    stuck. Stops also when by its own model of the objective not more than ``enough`` is left to
-    gain, after ``known`` steps: after a few the model is little more than a multiple of the
-    identity, and what is left along flat directions is many times what it says.
+    There are three rules to stop:
+
+    * The objective's bound on value minus optimum (``gap``) is below ``tol`` of the value.
+    * Ten iterations lowered the value by less than ``tol`` of itself. If the bound is still large,
+      the solver continues for a while. If this does not help, it reports that it is stuck.
+    * The solver's quadratic model predicts a remaining gain of at most ``enough``. This rule holds
+      after ``known`` steps. After few steps, the model is almost a multiple of the identity. Then
+      the true gain along flat directions is many times the predicted gain.
     """
 
     max_iter: int = 500
@@ -54,7 +56,7 @@ class LBFGS(Solver):
         callback: Callback | None = None,
         history: History | Inverse | None = None,
     ) -> Minimum:
-        """Minimise from theta, with what an earlier descent on a like objective has learned."""
+        """Minimise from theta. ``history`` may come from a descent on a similar objective."""
         check(self, objective)
         value, gradient = objective.value_and_grad(theta)
         dual = objective.dual
@@ -70,7 +72,7 @@ class LBFGS(Solver):
                 direction, slope = -gradient, -dot(gradient, dual(gradient))
             if slope == 0.0:
                 return Minimum(theta, value, gradient, iteration - 1, True)
-            # with H for the inverse second derivative the optimum is g' H g / 2 lower
+            # if H is the inverse second derivative, the optimum is lower by g' H g / 2
             if iteration > self.known and -slope <= 2.0 * self.enough:
                 return Minimum(theta, value, gradient, iteration - 1, True)
             first = 1.0 if len(history) else 1.0 / np.sqrt(-slope)
@@ -79,7 +81,7 @@ class LBFGS(Solver):
                 gap = objective.gap(theta, gradient)
                 if stalled.ends(value, gap, fresh=not len(history)):
                     return halt(theta, value, gradient, iteration - 1, gap)
-                history.clear()  # what was learned elsewhere may mislead here
+                history.clear()  # pairs from other points may mislead here
                 continue
             new, value, new_gradient = found
             history.push(new, theta, new_gradient, gradient)
@@ -93,7 +95,7 @@ class LBFGS(Solver):
         return Minimum(theta, value, gradient, self.max_iter, False)
 
     def new_history(self, objective: Differentiable, n: int) -> History:
-        """An empty history of vectors of n numbers."""
+        """An empty history for vectors of n numbers."""
         return History(self.memory or history_size(n), n, self.n_jobs, objective.dual)
 
 
@@ -109,10 +111,11 @@ def wolfe_step(
     curvature: float = 0.9,
     max_tries: int = 40,
 ) -> tuple[Floats, float, Floats] | None:
-    """A point where the value fell enough and the slope flattened enough, by bisection.
+    """A point that satisfies the weak Wolfe conditions, found by bisection.
 
-    Doubles the step until the bracket closes, then halves it. If the bracket shrinks to nothing
-    while the value did fall, that point is taken; None if it never fell.
+    The value has fallen enough and the slope has become flat enough. The step is doubled until
+    there is a bracket, and then the bracket is halved. The bracket may shrink to nothing. Then the
+    result is a point where the value fell, or None if the value never fell.
     """
     low, high = 0.0, np.inf
     towards = objective.dual(direction)
