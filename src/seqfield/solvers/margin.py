@@ -3,13 +3,16 @@
     min over f   1/2 |f|^2 + sum_i C_i slack_i
     with         slack_i >= need(y) - factor(y) (F(gold) - F(y))
 
-for all labellings y of sequence i: need and factor are 1 and 1 (unit margin), h and 1 (Hamming
-margin) or h and h (slack rescaling) at Hamming distance h. The dual has a coefficient for each
-labelling, of which few are ever needed. A pass decodes each sequence under the function as it is,
-adds the labelling that asks for the most slack to its working set, and maximises the dual over that
-set; then it goes over the sets again without decoding, which costs a fraction. Decoding all
-sequences under one function gives the value of the primal, and with it the gap: exact, and the sum
-of the sequences' own, so that sequences with next to none are left out of the next pass.
+for all labellings y of sequence i. At Hamming distance h, need and factor are 1 and 1 (unit
+margin), h and 1 (Hamming margin) or h and h (slack rescaling).
+
+The dual has a coefficient for each labelling, but only few of them are needed. A pass decodes each
+sequence under the present function. It adds the labelling that requires the most slack to the
+working set of the sequence. Then it maximises the dual over this set. Further passes over the sets
+work without decoding, at a fraction of the cost.
+
+Decoding all sequences under one function gives the value of the primal, and so the exact gap. The
+gap is a sum over sequences. Sequences with a gap close to 0 are left out of the next pass.
 """
 
 from __future__ import annotations
@@ -35,17 +38,17 @@ Ints = NDArray[np.int64]
 
 MARGINS = {"unit": kinds.UNIT, "hamming": kinds.HAMMING, "slack": kinds.SCALED}
 SLACKS = {"l1": kinds.L1, "l2": kinds.L2, "labelling": kinds.LABELLING, "hard": kinds.HARD}
-#: passes over the working sets after each pass that decodes, while they gain enough
+#: most passes over the working sets after a decoding pass; they end if they gain too little
 REPEATS = 10
-#: of the last decoding pass's gain, below which they do not
+#: least gain of such a pass, as a share of the gain of the last decoding pass
 WORTH = 0.1
-#: visits without a part in the solution after which a labelling is dropped
+#: a labelling is dropped after this number of visits without a part in the solution
 PATIENCE = 100
-#: of the gap that is allowed in the end, what sequences that are left out may keep
+#: share of the allowed final gap that may belong to sequences left out of a pass
 SKIPPED = 0.1
-#: pieces of work for threads
+#: number of pieces of work for threads
 PIECES = 16
-#: labellings that one sequence may need if each has a slack of its own
+#: most labellings of one sequence if each labelling has its own slack
 MOST = 1000
 
 
@@ -59,7 +62,7 @@ class Pass(NamedTuple):
 
 
 class Labelling(NamedTuple):
-    """A run of labels of a training sequence, from token ``begin`` on, and its coefficient."""
+    """Labels of a part of a training sequence, from token ``begin`` on, with a coefficient."""
 
     sequence: int
     coefficient: float
@@ -68,7 +71,7 @@ class Labelling(NamedTuple):
 
 
 class Margins(NamedTuple):
-    """The solution, the way to it, and the labellings that it consists of."""
+    """The solution, the passes, and the labellings that form the solution."""
 
     minimum: Minimum
     passes: list[Pass]
@@ -77,10 +80,11 @@ class Margins(NamedTuple):
 
 @dataclass(frozen=True)
 class MaxMargin:
-    """At most ``max_iter`` passes, until the gap is at most ``tol`` of the primal value.
+    """Maximum margins by working sets.
 
-    A sequence with labels that are not known exactly falls apart into runs of tokens whose labels
-    are.
+    There are at most ``max_iter`` passes. They end when the gap is at most ``tol`` of the primal
+    value. If some labels of a sequence are not known exactly, the sequence is split into runs of
+    tokens with known labels.
     """
 
     C: float = 1.0
@@ -90,12 +94,12 @@ class MaxMargin:
     tol: float = 1e-3
     seed: int = 0
     n_jobs: int | None = None
-    #: what errors call the sequences, if not 0, 1, 2, ...
+    #: numbers of the sequences in error messages; None means 0, 1, 2, ...
     numbers: Ints | None = field(default=None, compare=False)
     needs = (DUAL, OWN_CRITERION)
 
     def minimise(self, problem: DualProblem, callback: Callback | None = None) -> Margins:
-        """Learn from the zero function."""
+        """Learn, starting from the zero function."""
         check(self, problem)
         fit = _Fit(self, problem)
         passes: list[Pass] = []
@@ -127,13 +131,13 @@ class _Fit:
         self.sets = _room(np.full(n, 2), self.lengths)
         self.rng = np.random.default_rng(method.seed)
         self.order = np.arange(n)
-        # a fixed number of pieces for threads to take
+        # the number of pieces is fixed and does not depend on the number of threads
         cuts = np.unique(np.linspace(0, n, PIECES + 1).astype(int))
         self.pieces = list(pairwise(cuts.tolist()))
         self.wanted = np.empty(int(self.lengths.max()), np.int64)
 
     def improve(self) -> None:
-        """One pass that decodes, and some that do not."""
+        """Do one pass with decoding, then some passes without."""
         order = self.rng.permutation(self.order)
         self._make_room(order)
         first = self._visit(order, decode=True)
@@ -143,7 +147,10 @@ class _Fit:
                 break
 
     def certificate(self) -> Pass:
-        """Primal and dual value by exact decoding of every sequence; sets what to visit next."""
+        """Primal and dual value, by exact decoding of every sequence.
+
+        This method also sets the sequences of the next pass.
+        """
         task, method = self.task, self.method
         out = np.empty((len(self.lengths), 5))
 
@@ -164,14 +171,17 @@ class _Fit:
             self.order = np.flatnonzero((reached < 1.0) | (self.sets.held > 0))
         else:
             primal = 0.5 * norm + float(cost.sum())
-            # the gap is the sum of those of the sequences
+            # the gap is the sum of the gaps of the sequences
             gaps = cost + bound - need + product
             allowed = SKIPPED * method.tol * abs(primal) / len(gaps) if primal < np.inf else 0.0
             self.order = np.flatnonzero(~(gaps <= allowed))
         return Pass(primal, dual, primal - dual, int(np.count_nonzero(total)))
 
     def support(self) -> list[Labelling]:
-        """The labellings with a coefficient above 0, by sequence and falling coefficient."""
+        """The labellings with a coefficient above 0.
+
+        They are ordered by sequence, then from the largest coefficient to the smallest.
+        """
         sets, found = self.sets, []
         for i in np.flatnonzero(self.sets.held):
             l, first = int(self.lengths[i]), sets.first[i]
@@ -206,7 +216,7 @@ class _Fit:
         return int(own if numbers is None else numbers[own])
 
     def _make_room(self, order: Ints) -> None:
-        """Room for one more labelling of each sequence that is visited."""
+        """Make room for one more labelling of each visited sequence."""
         sets = self.sets
         full = order[sets.held[order] == sets.capacity[order]]
         if not len(full):
@@ -225,7 +235,7 @@ class _Fit:
 
 
 def _task(method: MaxMargin, problem: DualProblem, s: int) -> tuple[Task, Ints]:
-    """The runs of known labels, and the sequence of each."""
+    """The runs of known labels, and the sequence of each run."""
     targets = problem.targets
     begin, end = known_runs(targets)
     if not len(begin):
@@ -252,7 +262,9 @@ def _task(method: MaxMargin, problem: DualProblem, s: int) -> tuple[Task, Ints]:
 
 
 def known_runs(targets: Targets) -> tuple[Ints, Ints]:
-    """First and last + 1 of each longest run of tokens in one sequence whose labels are known.
+    """Bounds of the longest runs of tokens with known labels: first token, and last token + 1.
+
+    A run lies within one sequence.
 
     >>> codes = np.array([0, -1, 1, 1, 0], np.int32)
     >>> known_runs(Targets(codes, None, np.array([0, 3, 5])))

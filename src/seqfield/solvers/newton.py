@@ -1,7 +1,8 @@
-"""Truncated Newton: steps from the second derivative, by conjugate gradients.
+"""Truncated Newton: conjugate gradients compute each step from the second derivative.
 
-Where a gradient takes a forward-backward pass, a product with the second derivative takes a tangent
-pass, some of them an iteration; iterations are few, and the last ones gain digits at a rising rate.
+A gradient takes a forward-backward pass. A product with the second derivative takes a tangent pass,
+and an iteration needs several products. But there are few iterations, and convergence becomes
+faster near the optimum.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from seqfield.solvers._base import (
 )
 from seqfield.solvers.lbfgs import wolfe_step
 
-#: how fast the Levenberg term rises after a step that had to be cut, and falls after others
+#: factor by which the Levenberg term rises after a shortened step, and falls after other steps
 DAMPING = 4.0
 
 
 @dataclass(frozen=True)
 class NewtonCG(Solver):
-    """Newton's method with systems solved only as exactly as the gradient's size deserves.
+    """Truncated Newton method. The smaller the gradient, the more exactly a system is solved.
 
-    Stops as `LBFGS` does: by the objective's bound on value minus optimum, or when three
-    iterations lowered the value by less than ``tol`` of itself.
+    The solver stops by the objective's bound on value minus optimum, as `LBFGS` does. It also stops
+    when three iterations lowered the value by less than ``tol`` of itself.
 
-    ``block`` takes the curvature without covariances between positions. That is not the second
-    derivative: full steps may then overshoot again and again, so a multiple of the identity
-    (Levenberg) is added that rises whenever a step had to be cut and falls when it had not.
+    ``block`` leaves covariances between positions out of the curvature. The result is not the
+    second derivative, so full steps may overshoot repeatedly. Therefore a Levenberg term, a
+    multiple of the identity, is added. It rises after a shortened step and falls after a full step.
     """
 
     max_iter: int = 100
@@ -67,14 +68,14 @@ class NewtonCG(Solver):
                 partial(_damped, curvature, damping),
                 -gradient,
                 dual=dual,
-                # ever more exact: the error of a step is its own size to the power 3/2
+                # increasing accuracy: the error of a step is its size to the power 3/2
                 tol=min(0.5, np.sqrt(norm / first)),
                 max_iter=self.max_cg,
             ).x
             slope = dot(direction, dual(gradient))
-            if slope >= 0.0:  # rounding: nothing is left to gain
+            if slope >= 0.0:  # rounding errors: no gain is left
                 return halt(theta, value, gradient, iteration - 1, objective.gap(theta, gradient))
-            # any fall that is in proportion to the slope will do: Armijo's rule
+            # Armijo's rule: the value must fall in proportion to the slope
             found = wolfe_step(
                 objective, theta, value, direction, slope, 1.0, curvature=np.inf, max_tries=30
             )
@@ -104,7 +105,7 @@ class NewtonCG(Solver):
         towards = dual(direction)
         square = float(dot(direction, towards))
         cut = dot(new - old, towards) < 0.9 * square
-        # the curvature along the direction, as the model had it: d' H d = -slope
+        # the curvature along the direction, according to the model: d' H d = -slope
         own = -slope / square
         if cut:
             return max(DAMPING * damping, 0.25 * own)
@@ -116,5 +117,5 @@ def _damped(curvature: Callable[[Floats], Floats], damping: float, v: Floats) ->
 
 
 def _norm(v: Floats, dual: Callable[[Floats], Floats]) -> float:
-    # of a vector of rounding errors, the square in a singular inner product may be below 0
+    # in a singular inner product, the square of a vector of rounding errors may be below 0
     return float(np.sqrt(max(0.0, dot(v, dual(v)))))

@@ -1,7 +1,7 @@
 """OWL-QN (Andrew and Gao 2007): L-BFGS for a smooth objective plus c1 |theta|_1.
 
-The quadratic model is built from gradients of the smooth part; each step stays in the orthant
-that the pseudo-gradient points into, so weights become exactly zero.
+The quadratic model uses gradients of the smooth part. Each step stays in one orthant, which the
+pseudo-gradient determines. So weights become exactly zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seqfield.solvers._base import (
 
 @dataclass(frozen=True)
 class OWLQN(Solver):
-    """Orthant-wise limited-memory quasi-Newton; stops as `LBFGS` does."""
+    """Orthant-wise limited-memory quasi-Newton method. The rules to stop are those of `LBFGS`."""
 
     max_iter: int = 500
     tol: float = 1e-5
@@ -77,7 +77,7 @@ class OWLQN(Solver):
                 gap = objective.gap(theta, gradient)
                 if stalled.ends(value, gap, fresh=not len(history)):
                     return halt(theta, value, gradient, iteration - 1, gap)
-                history.clear()  # what was learned elsewhere may mislead here
+                history.clear()  # pairs from other points may mislead here
                 continue
             history.push(new, theta, new_gradient, gradient)
             theta, value, gradient = new, new_value, new_gradient

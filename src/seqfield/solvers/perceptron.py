@@ -1,13 +1,13 @@
 """The averaged perceptron (Collins 2002; Altun 2005, algorithms 1 and 6).
 
-It goes through the sequences in a shuffled order; where the best labelling is not the known one,
-the features of the known one are added to the weights and those of the best one taken away. One
-compiled loop does an epoch. In the dual form the same steps are taken in the coefficients of tokens
-and transitions.
+The perceptron visits the sequences in a shuffled order. If the best labelling differs from the
+known labelling, the weights change. The features of the known labelling are added, and the features
+of the best labelling are subtracted. One compiled loop does an epoch. The dual form takes the same
+steps in the coefficients of tokens and transitions.
 
-The average over all sequences of all epochs costs nothing extra: with the clock c counting
-sequences, an update d at time c lives on in theta from then on, so the mean of theta over a time C
-is theta - (sum of c d) / C.
+The average over all sequences of all epochs has no extra cost. The clock c counts sequences. An
+update d at time c stays in theta from then on. So the mean of theta over a time C is
+theta - (sum of c d) / C.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from seqfield.solvers._base import Callback, Floats, Minimum, Step
 
 @dataclass(frozen=True)
 class Perceptron:
-    """``max_iter`` epochs at most; it ends when an epoch makes no mistake.
+    """Averaged perceptron with at most ``max_iter`` epochs.
 
-    The value of a step is the share of tokens that were labelled wrongly on the way. Where labels
-    are not known exactly, the known labelling is the best one among those allowed.
+    It ends earlier after an epoch without mistakes.
+
+    The value of a step is the share of tokens that got a wrong label during the epoch. If labels
+    are not known exactly, the best allowed labelling counts as the known labelling.
     """
 
     max_iter: int = 20
@@ -47,7 +49,7 @@ class Perceptron:
         theta: Floats,
         callback: Callback | None = None,
     ) -> Minimum:
-        """Learn from theta, which must be zero in the dual form."""
+        """Learn, starting from theta. In the dual form, theta must be zero."""
         check(self, problem)
         rng = np.random.default_rng(self.seed)
         now, sums, clock = theta.copy(), np.zeros_like(theta), 1
@@ -110,7 +112,7 @@ class _Dual:
 
 
 def _known(problem: LinearProblem | DualProblem, s: int) -> tuple[Any, ...]:
-    """Constraints, labels and weights as the loops want them."""
+    """Constraints, labels and weights, in the layout of the loops."""
     targets, c = problem.targets, problem.constraint
     allowed = targets.allowed
     if allowed is None:
@@ -118,7 +120,7 @@ def _known(problem: LinearProblem | DualProblem, s: int) -> tuple[Any, ...]:
     start, pairs, end = np.zeros(s), np.zeros((s, s)), np.zeros(s)
     if c is not None:
         start, pairs, end = c.start, c.pairs, c.end
-    # the dual form adds the transitions it learns to the pairs
+    # the dual form adds learned transitions to the pairs, so the pairs are copied
     return start, pairs.copy(), end, targets.codes, allowed, problem.weights
 
 
@@ -137,7 +139,7 @@ def _add_features(
     theta: Any,
     sums: Any,
 ) -> None:
-    """theta += step x for token t's features x and one column; sums += clock times that."""
+    """theta += step x and sums += clock step x, for the features x of token t and one column."""
     for k in range(indptr[t], indptr[t + 1]):
         f = indices[k]
         for w in range(starts[f], starts[f + 1]):
@@ -150,7 +152,7 @@ def _add_features(
 def _best_known(
     gold: Any, allowed: Any, node: Any, edge: Any, span: Any, held: Any, known: Any, score: Any
 ) -> None:
-    """The labels themselves, or the best labelling of those allowed where not all are known."""
+    """The labels, if all labels are known. Otherwise the best allowed labelling."""
     sure = True
     for t in range(gold.shape[0]):
         known[t] = gold[t]
@@ -188,7 +190,7 @@ def pass_over(
     sums: Any,
     clock: Any,
 ) -> Any:
-    """Visit the sequences in order, changing theta and sums; the number of wrong tokens."""
+    """Visit the sequences in order. Changes theta and sums; returns the number of wrong tokens."""
     s = pair_weight.shape[0]
     with_edges = edge_indptr.shape[0] > 0
     longest = 0
@@ -274,10 +276,10 @@ def dual_pass(
     wanted: Any,
     clock: Any,
 ) -> Any:
-    """Visit sequences order[begin:], changing beta, delta, their sums, the store and the pairs.
+    """Visit the sequences order[begin:]. Changes beta, delta, their sums, the store and the pairs.
 
-    Returns how far it came, the number of wrong tokens, and how many gram rows (of ``wanted``) it
-    needs to go on.
+    Returns the place in ``order`` where the loop stopped, the number of wrong tokens, and a number
+    of gram rows (of ``wanted``). The loop needs these rows to continue.
     """
     s, longest = pairs.shape[0], 0
     for i in order[begin:]:

@@ -1,7 +1,7 @@
-"""Which atoms a round of greedy selection takes: coordinates, labelled sequences or cliques.
+"""Pickers choose the atoms of a greedy selection: coordinates, labelled sequences or cliques.
 
-A picker takes each atom once, and none whose derivative is at most ``tol``: no atoms end the
-selection.
+A picker takes each atom once. It takes no atom whose derivative is at most ``tol``. If a picker
+finds no atoms, the selection ends.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Rule = Literal["largest", "random"]
 
-#: so many candidates are looked at together
+#: number of candidates that are evaluated together
 BLOCK = 64
 
 
 @dataclass
 class Coordinates:
-    """Coordinates (t, sigma, tau) of one sequence (algorithm 8): at its last token (t, sigma).
+    """Coordinates (t, sigma, tau) of one sequence (algorithm 8). At a last token: (t, sigma).
 
-    The sequence is the one with the largest derivative, or a random one, whose tokens alone are
-    then looked at; of it the ``size`` largest are taken. The next ones follow until there are
-    ``least`` coordinates, and ``growth`` as many as there are atoms: a round of all atoms' refit
-    costs more the more there are, and few of each of several sequences are a better choice than
-    many of one.
+    The sequence is the one with the largest derivative, or a random one. For a random sequence,
+    only its own tokens are evaluated. The ``size`` coordinates with the largest derivatives are
+    taken.
+
+    More sequences follow until there are ``least`` coordinates, and at least ``growth`` times the
+    number of atoms. There are two reasons. A refit of all atoms costs more with more atoms. And a
+    few coordinates from each of several sequences are better than many from one sequence.
     """
 
     rows: Ints  # the table row of each token
@@ -48,7 +50,7 @@ class Coordinates:
     tol: float = 0.0
     least: int = 1
     growth: float = 0.0
-    #: by table row (S, S + 1): which pairs are taken, the last column standing for no next label
+    #: by table row (S, S + 1): which pairs are taken; the last column means no next label
     _taken: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
@@ -66,13 +68,13 @@ class Coordinates:
         return self.rows[self.offsets[i] : self.offsets[i + 1]]
 
     def _sequences(self, slopes: Slopes, steps: Floats) -> Iterator[tuple[int, Floats]]:
-        """Sequences in the order of the rule, with the derivatives at their tokens."""
+        """Sequences in the order in which they are tried, with derivatives at their tokens."""
         if self.rule == "random":
             for i in self.rng.permutation(len(self.offsets) - 1):
                 yield i, slopes.rows(0, self._rows(i))
             return
         nodes = slopes.rows(0)
-        # max_tau |a + b_tau| is at the largest or at the least b
+        # the largest or the least b gives max_tau |a + b_tau|
         high, low = np.abs(nodes + steps.max(axis=1)), np.abs(nodes + steps.min(axis=1))
         best = np.maximum(high, low).max(axis=1)[self.rows]
         last = self.offsets[1:] - 1
@@ -82,7 +84,7 @@ class Coordinates:
 
     def _best(self, rows: Ints, nodes: Floats, steps: Floats, among: Atoms) -> list[Atom]:
         """The coordinates of a sequence with the largest derivatives."""
-        # a last token has no next label, nor has any where there are no transitions
+        # a last token has no next label; without transitions, no token has a next label
         bare = 1 if among.eta > 0 else len(rows)
         slopes, following = np.abs(nodes), np.full(nodes.shape, -1)
         pairs = np.abs(nodes[: len(rows) - bare, :, None] + steps)
@@ -91,7 +93,7 @@ class Coordinates:
                 pairs[t][self._taken[row][:, :-1]] = -1.0
             elif row in self._taken:
                 slopes[t, self._taken[row][:, -1]] = -1.0
-        # one next label at a time: with all S^2 transitions in the span the others add nothing
+        # only the best next label: if all S^2 transitions are in the span, others add nothing
         following[: len(rows) - bare] = pairs.argmax(axis=2)
         slopes[: len(rows) - bare] = pairs.max(axis=2)
         atoms: list[Atom] = []
@@ -102,7 +104,7 @@ class Coordinates:
             tau = int(following[t, sigma])
             places = (int(rows[t]),) if tau < 0 else (int(rows[t]), among.size + tau)
             taken = self._taken.setdefault(places[0], np.zeros((len(steps), len(steps) + 1), bool))
-            if not taken[sigma, tau]:  # the same token may stand twice in a sequence
+            if not taken[sigma, tau]:  # a sequence may contain the same token twice
                 taken[sigma, tau] = True
                 atoms.append(Atom(0, (sigma,) * len(places), places))
         return atoms
@@ -110,10 +112,11 @@ class Coordinates:
 
 @dataclass
 class Labellings:
-    """Labelled sequences (thesis 5.3.3): the derivative of a sequence with labels y is the sum
-    over the places of y, so its largest and its least value are found by Viterbi decoding.
+    """Labelled sequences (thesis 5.3.3).
 
-    The ``size`` sequences with the largest derivatives, or ``size`` random ones.
+    The derivative of a sequence with labels y is a sum over the places of y. So Viterbi decoding
+    finds its largest and its least value. The picker takes the ``size`` sequences with the largest
+    derivatives, or ``size`` random sequences.
     """
 
     rows: Ints
@@ -122,7 +125,7 @@ class Labellings:
     rule: Rule
     rng: np.random.RandomState
     tol: float = 0.0
-    #: the sequence and the labels of each atom that was ever picked
+    #: sequence and labels of each atom picked so far
     labels: dict[Atom, tuple[int, NDArray[np.int32]]] = field(default_factory=dict)
 
     def __call__(self, slopes: Slopes, values: Values) -> list[Atom]:
@@ -151,10 +154,10 @@ class Labellings:
 
 
 class Gain(Protocol):
-    """How good a candidate is."""
+    """The quality of candidates."""
 
     def __call__(self, slopes: Slopes, values: Values, kernel: int) -> Floats:
-        """A number (n, C) for every token and score column: the larger the better."""
+        """A number (n, C) for every token and score column. Larger is better."""
 
 
 def steepness(slopes: Slopes, values: Values, kernel: int) -> Floats:
@@ -164,13 +167,13 @@ def steepness(slopes: Slopes, values: Values, kernel: int) -> Floats:
 
 @dataclass
 class MeanField:
-    """How much the risk would fall if one candidate came in with its best coefficient, all tokens
-    being taken as independent with the marginals that they have now.
+    """Mean-field gain: the decrease of the risk if one candidate enters with its best coefficient.
 
-    For a candidate h = k(x_t, .) in one score column, with p_u the column's marginal at token u
-    and q_u what is known of it, the risk changes by
-    sum_u w_u (log(1 + p_u (exp(a h_u) - 1)) - a q_u h_u) + c2 a f(t) + c2 / 2 a^2 k(x_t, x_t),
-    a convex function of the coefficient a.
+    Mean field means that tokens count as independent, with their present marginals. A candidate is
+    a function h = k(x_t, .) in one score column. At token u, p_u is the marginal of the column,
+    and q_u is its marginal given the known labels. The risk changes by
+    sum_u w_u (log(1 + p_u (exp(a h_u) - 1)) - a q_u h_u) + c2 a f(t) + c2 / 2 a^2 k(x_t, x_t).
+    This is a convex function of the coefficient a.
     """
 
     n_jobs: int | None = None
@@ -196,11 +199,11 @@ class MeanField:
 
 @dataclass
 class Cliques:
-    """Vertex and edge cliques: for each kernel the one with the largest gain.
+    """Vertex and edge cliques: for each kernel, the clique with the largest gain.
 
-    Below ``tol`` of the kernel's first derivative there are only rounding errors to choose from. Of
-    gains this cannot be said: one coefficient alone may gain next to nothing where all together
-    gain much.
+    A derivative below ``tol`` times the first derivative of the kernel counts as a rounding error.
+    There is no such limit for gains. One coefficient alone may gain almost nothing where all
+    coefficients together gain much.
     """
 
     gain: Gain = steepness
@@ -222,7 +225,7 @@ class Cliques:
         steep = steepness(slopes, values, kernel)
         least = self.tol * self._first.setdefault(kernel, float(steep.max()))
         left = self._left.setdefault(kernel, np.ones(steep.shape, bool))
-        # one pick in vain may be the first of many: a refit leaves small derivatives in the span
+        # after one useless pick, many may follow: a refit leaves small derivatives in the span
         if kernel in self._last and self._last[kernel] not in slopes.atoms.atoms:
             left &= outside(slopes.atoms, kernel)
         steep[~left] = 0.0
@@ -231,7 +234,7 @@ class Cliques:
         gain = steep
         if self.gain is not steepness:
             gain = np.where(steep > least, self.gain(slopes, values, kernel), 0.0)
-        # where all gains underflow the steepest candidate is as good as any
+        # if all gains underflow, take the steepest candidate
         best = (gain if gain.max() > 0.0 else steep).argmax()
         row, column = (int(k) for k in np.unravel_index(best, gain.shape))
         left[row, column] = False
@@ -239,7 +242,7 @@ class Cliques:
 
 
 def outside(atoms: Atoms, kernel: int) -> NDArray[np.bool_]:
-    """Which cliques of a kernel (n, C) are not in the span of those that are atoms already."""
+    """Which cliques of a kernel (n, C) are not in the span of the present atoms."""
     covariance, n = atoms.covariances[kernel], atoms.size
     own = [(a.columns[0], a.rows[0]) for a in atoms.atoms if a.kernel == kernel]
     chosen = [np.array([r for k, r in own if k == c], np.int64) for c in range(atoms.n_columns)]
@@ -250,19 +253,19 @@ def outside(atoms: Atoms, kernel: int) -> NDArray[np.bool_]:
         h = covariance.columns(some)
         square = h[some, some - begin]
         for c, (rows, factor) in enumerate(zip(chosen, factors, strict=True)):
-            # |h|^2 is that of the part in the span, |L^-1 <h, atoms>|^2, and of the rest
+            # |h|^2 is the sum of |L^-1 <h, atoms>|^2, for the part in the span, and of the rest
             part = h[rows[: len(factor)]]
             if len(part):
                 part = scipy.linalg.solve_triangular(factor, part, lower=True)
-            # twice the noise: what is in doubt would be picked, and refused, one by one
+            # twice the noise: doubtful cliques would be picked and then refused, one by one
             out[some, c] = square - (part * part).sum(axis=0) > 2 * covariance.noise * square
     return out
 
 
 def _factor(gram: Floats) -> Floats:
-    """The lower Cholesky factor, as far as it goes."""
+    """The lower Cholesky factor, up to the row where the factorisation fails."""
     if not len(gram):
         return gram
-    # atoms are independent, but just so: rounding may end it before the last of them
+    # atoms may be nearly dependent: rounding may end the factorisation before the last atom
     lower, failed = scipy.linalg.lapack.dpotrf(gram, lower=1)
     return np.asarray(lower[: failed - 1, : failed - 1] if failed else lower, np.float64)

@@ -1,7 +1,7 @@
 """Perturbed restarts around another solver, for objectives that are not convex.
 
-Needs what the inner solver needs. As in Altun (2005, 2.4): start again from a point slightly
-and randomly off the best one until the value does not improve.
+The needs are those of the inner solver. The method is that of Altun (2005, 2.4). Each restart
+begins at a small random distance from the best point. Restarts end when the value does not improve.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from seqfield.solvers._base import Callback, Floats, Minimum, Solver, Step
 
 
 class Tolerant(Protocol):
-    """A solver that ends by a relative tolerance, after so many iterations at most."""
+    """A solver with a relative tolerance and a largest number of iterations."""
 
     @property
     def max_iter(self) -> int:
-        """Most iterations."""
+        """Largest number of iterations."""
         ...
 
     @property
     def tol(self) -> float:
-        """Of the value, what a run may leave."""
+        """Relative tolerance: the share of the value that a run may leave."""
         ...
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What it asks of architecture, loss and prior."""
+        """Requirements on architecture, loss and prior."""
         ...
 
     def minimise(
@@ -43,9 +43,10 @@ class Tolerant(Protocol):
 
 @dataclass(frozen=True)
 class Restarts(Solver):
-    """At most ``n`` restarts; the result is never worse than that of the first run.
+    """At most ``n`` restarts. The result is never worse than the result of the first run.
 
-    The noise on each weight is normal with ``scale`` times the root mean square weight.
+    The noise on each weight is normal. Its standard deviation is ``scale`` times the root mean
+    square weight.
     """
 
     inner: Tolerant
@@ -55,12 +56,12 @@ class Restarts(Solver):
 
     @property
     def max_iter(self) -> int:  # type: ignore[override]
-        """Iterations of all runs together, at most."""
+        """Largest number of iterations of all runs together."""
         return self.inner.max_iter * (1 + self.n)
 
     @property
     def needs(self) -> tuple[Need, ...]:  # type: ignore[override]
-        """Those of the inner solver."""
+        """The needs of the inner solver."""
         return self.inner.needs
 
     def minimise(

@@ -1,8 +1,8 @@
 """Stochastic gradients with per-weight steps (AdaGrad, Duchi et al. 2011), for large data.
 
-A batch names the weights that it touches: a step costs what the batch costs, however large the
-model is. The step falls linearly to zero over the
-planned epochs, so the last iterate needs no averaging.
+A batch names the weights that it touches. So the cost of a step depends on the batch, not on the
+size of the model. The step size falls linearly to zero over the planned epochs, so the last iterate
+needs no averaging.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from seqfield.solvers._base import Callback, Floats, Minimum, Solver, Step
 
 @dataclass(frozen=True)
 class SGD(Solver):
-    """AdaGrad on minibatches of sequences, in an order shuffled anew in each epoch by the seed.
+    """AdaGrad on minibatches of sequences. Each epoch shuffles the order again, from the seed.
 
-    ``group`` batches are differentiated at the same weights, on threads, before their steps are
-    taken in order: the result does not depend on the number of threads.
-    ``max_iter`` counts epochs. All epochs are run unless the callback stops: a noisy value says
-    little about convergence, so ``converged`` is true at the end of the plan.
+    Threads differentiate ``group`` batches at the same weights. Then the steps of these batches are
+    taken in order. So the result does not depend on the number of threads.
+
+    ``max_iter`` is the number of epochs. All epochs run unless the callback stops the solver. A
+    noisy value says little about convergence, so ``converged`` is true after the last epoch.
     """
 
     max_iter: int = 20
@@ -64,8 +65,10 @@ class SGD(Solver):
 def adagrad_step(
     theta: Any, squares: Any, touched: Any, gradient: Any, penalty: Any, rate: Any
 ) -> None:
-    """g = gradient + penalty theta, squares += g^2, theta -= rate g / sqrt(squares), all on the
-    touched weights."""
+    """Take one AdaGrad step on the touched weights.
+
+    g = gradient + penalty theta, squares += g^2, theta -= rate g / sqrt(squares).
+    """
     for k in range(touched.shape[0]):
         w = touched[k]
         g = gradient[k] + penalty[k] * theta[w]

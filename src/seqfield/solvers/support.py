@@ -1,4 +1,4 @@
-"""What a maximum-margin model consists of: labelled sequences and their coefficients."""
+"""Support sequences of a maximum-margin model: labelled sequences and their coefficients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from seqfield.solvers.margin import Labelling
 
 @dataclass(frozen=True)
 class SupportSequence:
-    """A labelling of training sequence ``sequence`` with its coefficient; it has the known labels
-    but at ``positions``, where it has ``labels``."""
+    """A labelling of training sequence ``sequence``, with its coefficient.
+
+    At ``positions`` the labelling has ``labels``. Elsewhere it has the known labels.
+    """
 
     sequence: int
     coefficient: float
@@ -29,9 +31,10 @@ class SupportSequence:
 class Support:
     """The support sequences of a fit.
 
-    ``sequences``: every labelling with a coefficient other than 0, by training sequence and falling
-    coefficient; ``gold``: the known labels of the training sequences that have some;
-    ``n_sequences``: training sequences in all.
+    ``sequences`` holds every labelling with a coefficient other than 0. They are ordered by
+    training sequence, then from the largest coefficient to the smallest. ``gold`` holds the known
+    labels of the training sequences that have support sequences. ``n_sequences`` is the number of
+    all training sequences.
 
     >>> one = SupportSequence(0, 0.5, (1,), ("V",))
     >>> print(Support([one], {0: ["D", "N"]}, 2).show(0, ["the", "cat"]))
@@ -48,7 +51,7 @@ class Support:
     def of_labellings(
         cls, found: Iterable[Labelling], known: Targets, used: Any, names: list[Any]
     ) -> Support:
-        """From labellings in codes; ``used`` are the user's numbers of the sequences."""
+        """Make the support from coded labellings. ``used`` maps to the user's sequence numbers."""
         codes, offsets = known.codes, known.offsets
         sequences, gold = [], {}
         for i, coefficient, begin, labels in found:
@@ -65,27 +68,30 @@ class Support:
         return len(self.sequences)
 
     def of(self, sequence: int) -> list[SupportSequence]:
-        """Those of one training sequence."""
+        """The support sequences of one training sequence."""
         return [one for one in self.sequences if one.sequence == sequence]
 
     @property
     def without(self) -> float:
-        """Share of training sequences that have none."""
+        """Share of training sequences without support sequences."""
         return 1.0 - len(self.gold) / self.n_sequences
 
     @property
     def mean_count(self) -> float:
-        """Support sequences of a training sequence that has some."""
+        """Mean number of support sequences, over training sequences that have any."""
         return len(self) / max(1, len(self.gold))
 
     @property
     def mean_distance(self) -> float:
-        """Positions at which a support sequence differs from the known labels."""
+        """Mean number of positions where a support sequence differs from the known labels."""
         return sum(len(one.positions) for one in self.sequences) / max(1, len(self))
 
     def show(self, sequence: int, tokens: Sequence[Any] | None = None, most: int = 10) -> str:
-        """A table of one training sequence: its tokens, its labels, and the ``most`` support
-        sequences with the largest coefficients at the places where they differ."""
+        """A table of one training sequence: its tokens, its labels, and its support sequences.
+
+        The table shows the ``most`` support sequences with the largest coefficients. It shows
+        their labels only where they differ from the known labels.
+        """
         gold = self.gold.get(sequence)
         if gold is None:
             return f"sequence {sequence} has no support sequences"
