@@ -77,8 +77,8 @@ class Part(NamedTuple):
     """The weights that occur in a sequence, and the derivatives of its loss.
 
     ``weights`` are sorted. ``jacobian`` (d, p) maps them to coordinates, edge weights first;
-    ``edge`` are the meetings with edge weights, by coordinate. ``covariance`` (d, d) and ``slope`` (d,) are the
-    second and the first derivative of the loss by the coordinates.
+    ``edge`` are the meetings with edge weights, by coordinate. ``covariance`` (d, d) and ``slope``
+    (d,) are the second and the first derivative of the loss by the coordinates.
     """
 
     weights: Ints
@@ -152,7 +152,7 @@ class LeftOut:
 
     @property
     def feasible(self) -> bool:
-        """Whether the matrices are small enough, and the weights that are not in them rare enough."""
+        """Whether the matrices are small enough, and the weights outside of them rare enough."""
         rare = self.rest <= max(RARE, len(self.weights) / 100)
         return rare and int(self.sizes.max()) <= LONGEST
 
@@ -348,7 +348,7 @@ def add_curvature(
 
 @loop
 def block_of(matrix: Any, places: Any) -> Any:
-    """Rows and columns at sorted places of a symmetric matrix that is stored as a lower triangle."""
+    """Rows and columns at sorted places of a symmetric matrix, stored as a lower triangle."""
     n = places.shape[0]
     out = np.empty((n, n))
     for j in range(n):

@@ -252,7 +252,7 @@ class SpanSets(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> list[list[SpanConfidence]]:
-        """The candidate spans of each sequence, with probabilities, sorted by start, end and kind."""
+        """Candidate spans of each sequence with probabilities, sorted by start, end and kind."""
         check_is_fitted(self, "threshold_")
         parts = said(self.model, X)
         return [row for part in parts for row in part.likely_spans(self.threshold_)]

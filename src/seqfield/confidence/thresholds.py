@@ -32,7 +32,7 @@ class Threshold(NamedTuple):
 
 
 class _Items(NamedTuple):
-    """Tokens, spans or sequences with known labels: confidence, whether right, and sequence number."""
+    """Tokens, spans or sequences with known labels: confidence, whether right, sequence number."""
 
     confidence: Floats
     right: NDArray[np.bool_]
