@@ -1,4 +1,4 @@
-"""What is known of the labels of sequences that a model has decoded."""
+"""The known labels of sequences that a model has decoded."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ T = TypeVar("T")
 
 
 def said(model: Any, X: Any) -> Iterator[LabelDistribution]:
-    """What a model, or a pipeline that ends in one, says of X: in blocks of whole sequences."""
+    """The distributions of X from a model or a pipeline, in blocks of whole sequences."""
     last, X = _last(model, X)
     found: Iterator[LabelDistribution] = last.distributions(X)
     return found
 
 
 def _last(model: Any, X: Any) -> tuple[Any, Any]:
-    """The estimator itself, or the last step of a pipeline, and X as it takes it."""
+    """The estimator, or the last step of a pipeline, and X in the form that it takes."""
     if not hasattr(model, "steps"):
         return model, X
     return model[-1], model[:-1].transform(X) if len(model) > 1 else X
 
 
 class Gold(NamedTuple):
-    """The decoded labels of sequences beside what is known of their labels.
+    """The decoded labels of sequences, and their known labels.
 
-    ``codes`` and ``known`` (N,) are places in ``classes_``; a label that is missing, or one of
-    several, is -1. ``rows`` holds the known labels of each sequence, None where ``known`` has -1.
+    ``codes`` (decoded) and ``known`` (N,) are indices into ``classes_``. In ``known``, -1 stands
+    for a missing label or a set of candidates. ``rows`` holds the known labels of each sequence,
+    with None where ``known`` has -1.
     """
 
     labels: LabelSet
@@ -50,10 +51,10 @@ class Gold(NamedTuple):
     def asked(
         cls, model: Any, X: Any, y: Any, ask: Callable[[LabelDistribution, Rows], T]
     ) -> tuple[Gold, list[T]]:
-        """The gold labels y beside decoded ones, and the answers of each block of sequences.
+        """The gold labels y with the decoded labels, and the answers of each block of sequences.
 
-        ``ask`` gets what the model says of a block, and the known labels. Blocks are let go one
-        after the other, as those of a model with many draws are large.
+        ``ask`` gets the distribution of a block, and the known labels. Only one block is in memory
+        at a time, because the blocks of a model with many draws are large.
         """
         last, X = _last(model, X)
         data, labels = last.encode(X), last.labels_
@@ -77,8 +78,11 @@ class Gold(NamedTuple):
 
 
 def certain(row: list[Any], start: int, end: int) -> bool:
-    """Whether the labels say if there is a span from start to end: they are known there and at
-    the two tokens around it, which could belong to a longer span."""
+    """Whether the known labels decide if there is a span from start to end.
+
+    The labels must be known in the span and at the two tokens around it: these tokens could belong
+    to a longer span.
+    """
     return None not in row[max(start - 1, 0) : end + 1]
 
 

@@ -1,14 +1,15 @@
 """The scores of each sequence without its part in the fit: one Newton step, solved directly.
 
 The objective F = sum_i l_i + c2 / 2 |theta|^2 has the second derivative
-H = c2 I + sum_i J_i' W_i J_i, J_i being the map from weights to coordinates of sequence i: the
-weights of its edges, and the score of each label at each token. W_i is the covariance of what these
-count under p(y | x). With d_i the derivative of l_i by the coordinates, the Newton step to the
-optimum without l_i moves them by J_i (H - J_i' W_i J_i)^-1 J_i' d_i.
+H = c2 I + sum_i J_i' W_i J_i. J_i maps the weights to the coordinates of sequence i: the weights of
+its edges, and the score of each label at each token. W_i is the covariance under p(y | x) of the
+counts that belong to these coordinates. Let d_i be the derivative of l_i by the coordinates. The
+Newton step to the optimum without l_i moves the coordinates by J_i (H - J_i' W_i J_i)^-1 J_i' d_i.
 
-A weight that one sequence alone meets is eliminated within that sequence: exactly, since no other
-row of H holds it. Of the shared ones the commonest are kept in a dense matrix. Should there be
-more, the rest counts as unshared, with what the other sequences tell of it added to its c2.
+A weight is unshared if it occurs in one sequence alone. It is eliminated within this sequence. The
+elimination is exact, because no other sequence has a part in its row of H. The most common shared
+weights are kept in a dense matrix. If there are more, the others are treated as unshared: the
+curvature from the other sequences is added to their c2.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from seqfield.sequences import Sequences, even_bounds, offsets_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: weights in the dense matrix: 200 MB, and some five seconds of one core for the inverse
+#: most weights in the dense matrix: it takes 200 MB, and its inverse some five seconds of one core
 LARGEST = 5000
-#: coordinates of the longest sequence, of whose square some matrices are
+#: most coordinates of a sequence: the size of some matrices is the square of this number
 LONGEST = 3000
-#: weights that more sequences than this, and more than 1 % of them, meet are never unshared
+#: a weight in more sequences than this, and in more than 1 % of them, is never unshared
 RARE = 10
-#: residual, as a part of the right-hand side, of the steps
+#: residual of the steps, relative to the right-hand side
 TOLERANCE = 1e-7
-#: numbers in the covariances that are held at once
+#: how many numbers of covariances are held in memory at once
 HELD = 2**24
 
 
 class Meetings(NamedTuple):
-    """Every meeting of a token with a weight: the column it scores and the feature's value."""
+    """Every use of a weight at a token: the column that it scores and the value of the feature."""
 
     token: Ints
     weight: Ints
@@ -66,18 +67,18 @@ class Meetings(NamedTuple):
         return cls(token[which], weight, column, table.values[which])
 
     def within(self, first: int, last: int) -> Meetings:
-        """Those of a run of tokens, which are counted from its first one."""
+        """The meetings of a run of tokens; tokens are numbered from the first one of the run."""
         a, b = np.searchsorted(self.token, [first, last])
         token = self.token[a:b] - first
         return Meetings(token, self.weight[a:b], self.column[a:b], self.value[a:b])
 
 
 class Part(NamedTuple):
-    """What a sequence has to do with the weights it meets.
+    """The weights that occur in a sequence, and the derivatives of its loss.
 
-    ``weights`` rise. ``jacobian`` (d, p) maps them to coordinates, edge weights first; ``edge`` are
-    the meetings with edge weights, by coordinate. ``covariance`` (d, d) and ``slope`` (d,) are the
-    second and the first derivative of the loss by the coordinates.
+    ``weights`` are sorted. ``jacobian`` (d, p) maps them to coordinates, edge weights first;
+    ``edge`` are the meetings with edge weights, by coordinate. ``covariance`` (d, d) and ``slope``
+    (d,) are the second and the first derivative of the loss by the coordinates.
     """
 
     weights: Ints
@@ -88,8 +89,11 @@ class Part(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """The same with the unshared weights eliminated: the places of the others in the matrix, their
-    jacobian, the covariance, the slope, and what the unshared ones move the coordinates by."""
+    """A `Part` whose unshared weights are eliminated.
+
+    It holds the places of the other weights in the matrix, their jacobian, the covariance, the
+    slope, and the change of the coordinates by the unshared weights.
+    """
 
     places: Ints
     jacobian: Any
@@ -106,7 +110,7 @@ class Move(NamedTuple):
 
 
 class LeftOut:
-    """Newton steps for the explicit-feature architecture and the log loss, all labels being known.
+    """Newton steps for explicit features and the log loss, if all labels are known.
 
     Parameters
     ----------
@@ -141,14 +145,14 @@ class LeftOut:
         self.common = np.sort(common[met[common] > 1])
         self.place = np.full(len(met), -1)
         self.place[self.common] = np.arange(len(self.common))
-        #: how many sequences meet the commonest of the other weights
+        #: in how many sequences the most common of the other weights occurs
         self.rest = int(met[self.place < 0].max(initial=0))
-        # sum_i diag(J_i' W_i J_i), of the weights that are shared and yet not kept
+        # sum_i diag(J_i' W_i J_i) of the shared weights that are not in the dense matrix
         self.told = np.zeros(len(met))
 
     @property
     def feasible(self) -> bool:
-        """Whether matrices are small enough, and what is left out of them rare enough."""
+        """Whether the matrices are small enough, and the weights outside of them rare enough."""
         rare = self.rest <= max(RARE, len(self.weights) / 100)
         return rare and int(self.sizes.max()) <= LONGEST
 
@@ -177,13 +181,13 @@ class LeftOut:
             self.inverse = scipy.linalg.lapack.dpotri(root, lower=1, overwrite_c=1)[0]
 
     def move(self, i: int) -> Move:
-        """What the scores of sequence i change by without it."""
+        """The change of the scores of sequence i if it is left out of the fit."""
         part = self._part(i)
         places, j, w, slope, own = self._reduced(part)
         a = block_of(self.inverse, places)
 
         # x = (A^-1 - J' W J)^-1 J' d, A the block of H^-1: x = A z with (I - J' W J A) z = J' d, in
-        # the inner product u' A v; rows are [z | A z], as A is what a product costs
+        # the inner product u' A v; rows are [z | A z], because products with A are expensive
         def paired(z: Floats) -> Floats:
             return np.concatenate([z, z @ a], axis=-1)
 
@@ -203,7 +207,7 @@ class LeftOut:
         return Move(change[n_edge:].reshape(t, s), by_pair.reshape(t, s, s))
 
     def _counts(self, n: int) -> tuple[Ints, Ints]:
-        """How many sequences meet each of n weights, and how many coordinates each sequence has."""
+        """In how many sequences each of n weights occurs, and the coordinates of each sequence."""
         met = np.zeros(n, np.int64)
         met[self.pair_weights] = len(self.weights)
         sizes = self.n_labels * np.diff(self.offsets) + len(self.pairs)
@@ -241,7 +245,7 @@ class LeftOut:
         return Part(weights, jacobian, edge, scale * w, scale * (mean - gold))
 
     def _edges(self, first: int, last: int) -> Meetings:
-        """Meetings of a run's tokens but the first with edge weights, in order of the tokens."""
+        """Meetings with edge weights of all tokens of a run except the first, in token order."""
         n, q = last - first - 1, len(self.pairs)
         token = np.repeat(np.arange(1, n + 1), q)
         steps = Meetings(
@@ -261,7 +265,7 @@ class LeftOut:
         alone = j[:, ~shared].toarray()
         w_alone = w @ alone
         inner = alone.T @ w_alone
-        # the precision of a weight without this sequence: c2 and what others tell of it
+        # the precision of a weight without this sequence: c2 and the curvature of the others
         others = self.told[part.weights[~shared]] - np.diagonal(inner)
         precision = self.c2 + np.maximum(others, 0.0)
         # (W^-1 + J D^-1 J')^-1 = W - W J (D + J' W J)^-1 J' W
@@ -282,7 +286,7 @@ def covariances(
     n, s = node.shape
     d = out.shape[0]
     q = d - n * s
-    # moment[j, f] = E[f 1{y_t = j}], of what is counted up to t
+    # moment[j, f] = E[f 1{y_t = j}], with the counts up to t
     moment, moved = np.zeros((s, d)), np.zeros((s, d))
     step = np.zeros((s, s))
     for t in range(n):
@@ -319,7 +323,7 @@ def covariances(
             mean[at + j] = node[t, j]
     for f in range(d):
         for g in range(f + 1):
-            # each pair was met from one side, or from both halfway
+            # each pair was added from one side, or half from each of both sides
             out[f, g] += out[g, f] - mean[f] * mean[g]
             out[g, f] = out[f, g]
 
@@ -344,7 +348,7 @@ def add_curvature(
 
 @loop
 def block_of(matrix: Any, places: Any) -> Any:
-    """Rows and columns, at rising places, of a symmetric matrix with a lower triangle alone."""
+    """Rows and columns at sorted places of a symmetric matrix, stored as a lower triangle."""
     n = places.shape[0]
     out = np.empty((n, n))
     for j in range(n):

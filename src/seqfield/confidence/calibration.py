@@ -16,13 +16,13 @@ from seqfield.predictions.calibration import Calibration, HeldOut, fit_calibrati
 from seqfield.sequences import as_sequences
 
 METHODS = ("temperature", "platt", "vector")
-#: folds by which `calibration_gain` judges a calibration
+#: number of folds in which `calibration_gain` judges a calibration
 N_FOLDS = 5
 
 
 class Quality(NamedTuple):
-    """How good probabilities are: mean -log p of the gold label, calibration error of the decoded
-    label, and Brier score."""
+    """Quality of probabilities: the mean -log p of the gold label, the calibration error of the
+    decoded label, and the Brier score."""
 
     nll: float
     ece: float
@@ -48,14 +48,19 @@ def calibrate(
 ) -> SequenceEstimator:
     """A calibrated copy of an estimator; the given one is not changed.
 
-    Chain scores are rescaled so that held-out tokens get the most probability. ``method`` is
-    "temperature" (one number, labels stay as they are), "platt" (with an offset for each label) or
-    "vector" (with a slope for each as well; for thousands of tokens).
+    Calibration rescales the chain scores so that the labels of held-out tokens get the most
+    probability. ``method`` says how:
 
-    With a number of folds as ``cv``, a fresh copy is fitted to X and y and the scaling to folds
-    that fits to the other folds have not seen: cv + 1 fits. With ``cv="prefit"`` the model is kept
-    as it is, and X and y must be sequences that it was **not** trained on: of its own training data
-    it is always too sure.
+    - "temperature" divides all scores by one number. The decoded labels stay as they are.
+    - "platt" also adds an offset for each label.
+    - "vector" also has a slope for each label. Use it if there are thousands of tokens.
+
+    If ``cv`` is a number of folds, a fresh copy is fitted to X and y. The scaling is fitted to the
+    scores of held-out folds: each fold is scored by a fit to the other folds. This takes cv + 1
+    fits.
+
+    With ``cv="prefit"`` the given model is not fitted again. X and y must then be sequences that
+    the model was **not** trained on: a model is always too sure of its own training data.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -77,7 +82,7 @@ def calibrate(
 
 
 def _rescaled(model: SequenceEstimator, found: Calibration, method: str) -> SequenceEstimator:
-    """A copy of a fitted model with this calibration; fitted again, it is calibrated again."""
+    """A copy of a fitted model with this calibration; a new fit of the copy calibrates again."""
     out = copy.copy(model)
     out.calibration_, out.calibrate = found, method
     return out
@@ -86,8 +91,11 @@ def _rescaled(model: SequenceEstimator, found: Calibration, method: str) -> Sequ
 def calibration_gain(
     model: SequenceEstimator, X: Any, y: Any, *, method: str = "temperature"
 ) -> Gain:
-    """What calibrating a fitted model on held-out X and y gains, judged on parts of them that the
-    scaling has not seen either (five folds; the model itself is not fitted again)."""
+    """What a fitted model gains from calibration on held-out X and y.
+
+    The gain is measured in five folds of X and y. Each fold is judged with a scaling that was
+    fitted to the other folds. The model itself is not fitted again.
+    """
     choice("method", method, METHODS)
     data, rows = model.encode(X), list(y)
     if len(data) < 2:

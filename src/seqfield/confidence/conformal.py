@@ -1,16 +1,16 @@
-"""Sets of labels and of spans that hold the right one as often as asked for.
+"""Conformal prediction: sets of labels or spans that hold the right one with a given coverage.
 
-Calibration sequences and the new one are taken to be exchangeable, such as independent draws from
-one source; the tokens within a sequence may depend on each other in any way, so the unit of all
-counts is the sequence. The calibration sequences must not have been used in training. Nothing is
-asked of the model: a bad one has large sets. The promise is one on average over calibration
-samples and new sequences, not for each of them, nor for each label.
+The method assumes that the calibration sequences and the new sequence are exchangeable, such as
+independent draws from one source. The tokens within a sequence may depend on each other in any way,
+so all counts are counts of sequences. The calibration sequences must not be training sequences. The
+method assumes nothing about the model: a bad model has large sets. The coverage holds on average
+over calibration samples and new sequences. It need not hold for each sequence or for each label.
 
-With L_i(limit) the share of what is missed in calibration sequence i when sets hold all scores up
-to a limit, the smallest limit with (sum_i L_i + 1) / (n + 1) <= 1 - coverage keeps the expected
-share that is missed in a new sequence at no more than 1 - coverage (conformal risk control:
-Angelopoulos, Bates, Fisch, Lei and Schuster 2024). For a loss that is 0 or 1 this is split
-conformal prediction.
+Let a set hold all scores up to a limit, and let L_i(limit) be the share that the sets miss in
+calibration sequence i. Conformal risk control takes the smallest limit with
+(sum_i L_i + 1) / (n + 1) <= 1 - coverage. The expected share that is missed in a new sequence is
+then at most 1 - coverage (Angelopoulos, Bates, Fisch, Lei and Schuster 2024). For a loss that is 0
+or 1 this is split conformal prediction.
 """
 
 from __future__ import annotations
@@ -32,44 +32,47 @@ from seqfield.predictions import LabelDistribution, SpanConfidence
 
 Floats = NDArray[np.float64]
 
-#: what rounding may do to a sum of shares, or to one probability computed in two ways
+#: bound on rounding errors: of a sum of shares, or of one probability computed in two ways
 ROUNDING = 1e-9
 
 
 class CoverageWarning(UserWarning):
-    """There are too few calibration sequences for the coverage: sets hold all labels."""
+    """There are too few calibration sequences for the coverage, so all sets hold all labels."""
 
 
 # scikit-learn has no types, so its classes are Any to mypy
 class TokenSets(BaseEstimator):
-    """For each token a set of labels, so that the right ones are in them as often as asked for.
+    """Prediction sets: for each token a set of labels that holds the right label with a given
+    coverage.
 
     Parameters
     ----------
     model : a fitted model with probabilities
-    coverage : ``per="token"``: the expected share of the tokens of a new sequence whose label is
-        in its set is at least this. ``per="sequence"``: all labels of a new sequence are in their
-        sets with at least this probability
-    score : which labels come first. ``"threshold"``: those of high probability, so a set holds all
-        labels above one threshold and sets are small on average. ``"cumulative"``: a set holds the
-        most probable labels until their probabilities sum to more than a limit, so it grows with
-        the doubt about its token
-    per : "token" or "sequence"
+    coverage : the promised share or probability. With ``per="token"`` it is the least expected
+        share of the tokens of a new sequence whose label is in its set. With ``per="sequence"`` it
+        is the least probability that all labels of a new sequence are in their sets
+    score : the order in which labels enter a set. ``"threshold"``: a set holds all labels whose
+        probability is above one threshold; such sets are small on average. ``"cumulative"``: a set
+        holds the most probable labels until the sum of their probabilities exceeds a limit. Such a
+        set is larger where the model is less sure of the token
+    per : the unit of the coverage, "token" or "sequence"
 
-    The decoded label (`predict` of the model) is in every set and comes first, so no set is empty.
-    Where the decoded labels alone reach the coverage, they are all that the sets hold, and the
-    coverage is theirs.
+    The decoded label (`predict` of the model) is the first in every set, so no set is empty. If the
+    decoded labels alone reach the coverage, the sets hold no other labels. The sets then have the
+    coverage of the decoded labels.
 
-    With n sequences no coverage above n / (n + 1) can be promised by sets that leave anything out:
-    sets are then all labels, with a `CoverageWarning`. Missing labels and sets of candidates are
-    skipped, and so are sequences without a label; the promise is then for labelled tokens.
+    With n calibration sequences, smaller sets cannot promise a coverage above n / (n + 1). Above
+    this value each set holds all labels, and `fit` gives a `CoverageWarning`. Tokens with a missing
+    label or a set of candidates are skipped, and so are sequences without a label. The promise then
+    holds for labelled tokens.
 
-    Fitted attributes: ``threshold_``, the largest score in a set (the score of a label is 1 minus
-    its probability, or the probability of all labels before it; that of the decoded label is 0),
-    and ``n_sequences_``. They are all that `predict` needs besides the model.
+    Fitted attributes: ``threshold_`` is the largest score in a set. The score of a label is 1 minus
+    its probability, or the probability of all labels before it. The score of the decoded label is
+    0. ``n_sequences_`` is the number of calibration sequences. `predict` needs only these
+    attributes and the model.
 
-    Angelopoulos et al., "Conformal Risk Control" (2024); the scores: Sadinle, Lei and Wasserman
-    (2019), and Romano, Sesia and Candes (2020) without randomisation.
+    References: Angelopoulos et al., "Conformal Risk Control" (2024). The scores are those of
+    Sadinle, Lei and Wasserman (2019), and of Romano, Sesia and Candes (2020) without randomisation.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -98,9 +101,10 @@ class TokenSets(BaseEstimator):
     def fit(self, X: Any, y: Any, *, proba: list[Floats] | None = None) -> Self:
         """Find the threshold on calibration sequences, in any form that the model takes.
 
-        With ``proba``, probabilities of their labels by models that have not seen them
-        (`seqfield.cross_val_proba`, `seqfield.leave_one_out_proba`), X and y may be what the model
-        was trained on; the promise then holds as far as those models are like this one.
+        ``proba`` are probabilities from models that were not trained on these sequences. They come
+        from `seqfield.cross_val_proba` or `seqfield.leave_one_out_proba`. With ``proba``, X and y
+        may be the training data of the model. The coverage then holds as far as those models are
+        similar to this model.
         """
         number("coverage", self.coverage, low=0, high=1)
         if self.score not in ("threshold", "cumulative"):
@@ -115,14 +119,14 @@ class TokenSets(BaseEstimator):
         known = np.flatnonzero(gold.known >= 0)
         if proba is None:
             table = np.vstack([part for part in scored if part is not None])
-        else:  # no label is the decoded one: scores are rather too high, and sets too large
+        else:  # without a decoded label scores are too high, and sets too large
             table = self._of(_checked_proba(proba, gold))
         scores = table[known, gold.known[known]]
         _, sequence, sizes = np.unique(
             gold.sequence[known], return_inverse=True, return_counts=True
         )
         weights = 1.0 / sizes[sequence]
-        if self.per == "sequence":  # all labels are in their sets if that of the worst score is
+        if self.per == "sequence":  # the label of the worst score decides
             worst = np.zeros(len(sizes))
             np.maximum.at(worst, sequence, scores)
             scores, weights = worst, np.ones(len(sizes))
@@ -139,15 +143,15 @@ class TokenSets(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> list[list[frozenset[Any]]]:
-        """For each token of each sequence the set of its labels.
+        """The set of labels of each token, for each sequence.
 
-        Sets can be labels again: `fit` of a model reads them as candidates.
+        The sets can be used as training labels: `fit` of a model reads a set as candidates.
         """
         check_is_fitted(self, "threshold_")
         out: list[list[frozenset[Any]]] = []
         for part in said(self.model, X):
             inside = self._scores(part) <= self.threshold_
-            # a set is made once for all tokens that have it
+            # equal sets share one object, which saves memory
             distinct, place = np.unique(inside, axis=0, return_inverse=True)
             sets = [frozenset(compress(part.labels.names, row)) for row in distinct.tolist()]
             flat = [sets[k] for k in place.ravel().tolist()]
@@ -155,7 +159,7 @@ class TokenSets(BaseEstimator):
         return out
 
     def _scores(self, part: LabelDistribution) -> Floats:
-        """(N, S): sets hold labels of low score."""
+        """Scores (N, S) of the labels; sets hold labels with low scores."""
         scores = self._of(part.proba)
         scores[np.arange(len(scores)), part.codes()] = 0.0
         return scores
@@ -178,28 +182,29 @@ def _checked_proba(proba: list[Floats], gold: Gold) -> Floats:
 
 
 class SpanSets(BaseEstimator):
-    """Candidate spans, so that in expectation a share ``coverage`` of the gold spans is among them.
+    """Candidate spans: lists that hold, in expectation, a share ``coverage`` of the gold spans.
 
     Parameters
     ----------
-    model : a fitted model with a distribution p(y | x) of labellings, of span labels
-    coverage : the expected share of the gold spans of a new sequence that are found
-    floor : the least probability that a candidate may have. It bounds the lists: at most
-        1 / floor candidates hold any one token. Gold spans below it count as missed
+    model : a fitted model with span labels and a distribution p(y | x) of whole labellings
+    coverage : the least expected share of the gold spans of a new sequence that are candidates
+    floor : the least probability of a candidate. The floor limits the length of the lists: at most
+        1 / floor candidates hold any one token. Gold spans below the floor count as missed
 
-    `predict` gives every span whose exact probability is at least ``threshold_``. Kind, start and
-    end must all be right for a gold span to be found. A decoded span of less than that probability
-    is not among them.
+    `predict` gives every span whose exact probability is at least ``threshold_``. A gold span is
+    found only if its kind, start and end are all right. A decoded span below ``threshold_`` is not
+    a candidate.
 
-    Sequences without a gold span are left out, in calibration and in the promise: counting them
-    as found would leave less coverage for the others. Gold spans with a missing label in them or
-    next to them are skipped, as their ends are not known.
+    Sequences without a gold span are left out of the calibration and of the promise. If they
+    counted as found, the other sequences would have less coverage. A gold span is skipped if a
+    label in it or next to it is missing, because its ends are then not known.
 
-    A coverage that cannot be reached, for the floor or for too few sequences, is a
-    `CapabilityError` that names the coverage that can.
+    If the floor or too few sequences make the coverage impossible, `fit` raises a
+    `CapabilityError`. The message names the coverage that is possible.
 
-    Fitted attributes: ``threshold_`` and ``n_sequences_`` (with gold spans). They are all that
-    `predict` needs besides the model.
+    Fitted attributes: ``threshold_`` is the least probability of a candidate. ``n_sequences_`` is
+    the number of calibration sequences with gold spans. `predict` needs only these attributes and
+    the model.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -220,7 +225,7 @@ class SpanSets(BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Find the threshold on calibration sequences, in any form that the model takes.
 
-        Costs one probability for each gold span.
+        The cost is the computation of one probability for each gold span.
         """
         number("coverage", self.coverage, low=0, high=1)
         number("floor", self.floor, low=1e-6, high=1)
@@ -247,7 +252,7 @@ class SpanSets(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> list[list[SpanConfidence]]:
-        """The candidate spans of each sequence with their probabilities, by start, end and kind."""
+        """Candidate spans of each sequence with probabilities, sorted by start, end and kind."""
         check_is_fitted(self, "threshold_")
         parts = said(self.model, X)
         return [row for part in parts for row in part.likely_spans(self.threshold_)]
@@ -256,7 +261,7 @@ class SpanSets(BaseEstimator):
 def smallest_limit(scores: Floats, weights: Floats, n: int, coverage: float) -> float:
     """The smallest limit with (sum_i L_i + 1) / (n + 1) <= 1 - coverage, or inf.
 
-    L_i is 1 minus the weights of those scores of sequence i that are up to the limit.
+    L_i is 1 minus the sum of the weights of sequence i whose scores are at most the limit.
 
     >>> smallest_limit(np.array([0.3, 0.1, 0.2]), np.ones(3), 3, coverage=0.5)
     0.2
@@ -269,7 +274,7 @@ def smallest_limit(scores: Floats, weights: Floats, n: int, coverage: float) -> 
 
 
 def _mass_before(p: Floats) -> Floats:
-    """For each label the probability of all labels that are more probable (N, S)."""
+    """For each label, the summed probability of all labels that are more probable (N, S)."""
     order = np.argsort(-p, axis=1, kind="stable")
     before = np.zeros_like(p)
     before[:, 1:] = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)[:, :-1]
@@ -279,5 +284,5 @@ def _mass_before(p: Floats) -> Floats:
 
 
 def _rounded_down(share: float) -> str:
-    """Four digits that do not promise too much."""
+    """A share with four digits, rounded down so that it does not promise too much."""
     return f"{math.floor(share * 1e4) / 1e4:g}"

@@ -1,4 +1,4 @@
-"""Out-of-fold probabilities: what models say of sequences that they were not fitted to."""
+"""Out-of-fold probabilities: each sequence gets them from a model that was fitted without it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 def task_of(model: Any, X: Any, y: Any, lengths: Any = None) -> Task:
-    """X and y in forms that can be cut into folds, and the labels a fit to all of them has."""
+    """X and y in forms that can be cut into folds, and the labels of a fit to all of X and y."""
     if lengths is not None or getattr(X, "ndim", None) == 2:
         X = as_sequences(X, lengths)
     X, offsets = (X, X.offsets) if isinstance(X, Sequences) else _listed(X)
@@ -69,31 +69,32 @@ def cross_val_proba(
     random_state: Any = 0,
     n_jobs: int | None = None,
 ) -> list[Floats]:
-    """p(y_t = j | x) of every sequence from a copy of the model that was fitted without it.
+    """Out-of-fold p(y_t = j | x): each sequence is scored by a model that was fitted without it.
 
-    The result is a list of (T, S) arrays; their columns are all labels in the order of ``classes_``
-    of a model that is fitted to all of X and y. Labels that a training part lacks are declared to
-    its model.
+    The result is a list of (T, S) arrays. The columns are all labels, in the order of ``classes_``
+    of a model that is fitted to all of X and y. If the training part of a fold lacks a label, the
+    label is declared to the model of this fold.
 
-    Features are learned anew in every fold, from its training part: a word that is found in the
-    held-out part alone is as unknown there as it will be in use. `Sequences` that are encoded
-    already stay as they are.
+    In each fold, features are learned from the training part alone. A word that occurs only in the
+    held-out part is then unknown, as a new word is in use. `Sequences` that are already encoded
+    keep their features.
 
     Parameters
     ----------
-    model : an estimator, or a scikit-learn pipeline that ends in one; it is not changed, and
-        need not be fitted
-    X, y, lengths : sequences and labels as in ``fit``; labels may be missing, and sequences whose y
-        is None take part in training where the model has a use for them
-    cv : number of folds, a scikit-learn splitter, or pairs of training and held-out numbers of
-        sequences that hold out each sequence once
-    groups : (n,) sequences of the same group are held out together
+    model : an estimator, or a scikit-learn pipeline that ends in an estimator. The model is not
+        changed, and need not be fitted
+    X, y, lengths : sequences and labels as in ``fit``. Labels may be missing. Sequences whose y is
+        None take part in training if the model can use them
+    cv : the number of folds, a scikit-learn splitter, or a list of pairs. A pair holds the numbers
+        of the training sequences and of the held-out sequences. The pairs must hold out each
+        sequence once
+    groups : (n,) group of each sequence; sequences of the same group are held out together
     sample_weight : (n,) weight of each sequence in training
-    random_state : seed of the shuffling before sequences are cut into folds
-    n_jobs : folds at a time, -1 for all cores; each then uses one thread. None: one fold at a time,
-        with the model's own threads
+    random_state : seed of the shuffle before the sequences are cut into folds
+    n_jobs : how many folds are fitted at the same time, with one thread for each; -1 uses all
+        cores. None fits one fold at a time, with the threads of the model
 
-    ``verbose=True`` of the model shows the progress of the folds.
+    If the model has ``verbose=True``, the progress of the folds is shown.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -123,7 +124,7 @@ def folds_proba(
     if weights is not None and weights.shape != (n,):
         raise InputError(f"sample_weight must have one entry for each of {n} sequences")
     folds = _folds(n, cv, groups, random_state)
-    # folds side by side share the threads: one for each
+    # folds that run at the same time get one thread each
     threads = {} if n_jobs is None else {"n_jobs": 1}
     options = {"classes": task.labels.names, "verbose": False} | threads
     out: list[Floats] = [np.empty((0, 0))] * n

@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, by models that were fitted without them."""
+"""Labels that are probably wrong, found by models that were fitted without them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Floats = NDArray[np.float64]
 
 
 class SuspectLabel(NamedTuple):
-    """A given label, the most probable other one, and the probability of the given one.
+    """A given label, the most probable other label, and the probability of the given label.
 
-    ``score`` is its quality from 0 to 1, by which suspects are ranked; lower is worse.
+    ``score`` is the quality of the given label, from 0 (worst) to 1. Suspects are ranked by it.
     """
 
     sequence: int
@@ -48,24 +48,27 @@ def label_errors(
 ) -> list[SuspectLabel]:
     """Given labels that are probably wrong, most suspicious first.
 
-    A token is suspect if its given label is not the most probable one to a model that was fitted
-    without the token's sequence. It may be wrong, or right and hard: a person decides. Missing
-    labels are skipped; of a set of candidates the summed probability counts. Labels that
-    ``on_violation="repair"`` mends are judged as mended.
+    A token is suspect if its given label is not the most probable label. The probabilities come
+    from a model that was fitted without the sequence of this token. The label of a suspect token
+    may be wrong, or right and difficult: a person must decide. Missing labels are skipped. For a
+    set of candidates the sum of their probabilities counts. If ``on_violation="repair"`` changes a
+    label, the repaired label is judged.
 
     Parameters
     ----------
     model : an estimator
     X, y, lengths : sequences and labels as in ``fit``
-    proba : out-of-sample probabilities, if there are some already, with the columns that
-        `cross_val_proba` gives
-    method : where they come from otherwise: `cross_val_proba`, with cv, groups, sample_weight,
-        random_state and n_jobs as there; or `leave_one_out_proba` with the model as it is, or if it
-        is not fitted, with a fit
-    score : "self_confidence": the probability of the given label; "normalized_margin": by how much
-        it exceeds that of the best other label, moved to the range from 0 to 1
-    unit : "token" gives all suspect tokens; "sequence" the worst token of every sequence with known
-        labels, suspect or not, so that sequences are ranked by the lowest score of their tokens
+    proba : out-of-sample probabilities, if you have them already, with the columns of
+        `cross_val_proba`
+    method : how the probabilities are computed if ``proba`` is None. One way is `cross_val_proba`,
+        which also takes cv, groups, sample_weight, random_state and n_jobs. The other way is
+        `leave_one_out_proba`, which fits the model only if it is not fitted
+    score : how labels are ranked. "self_confidence" is the probability of the given label.
+        "normalized_margin" is this probability minus that of the best other label, moved to the
+        range from 0 to 1
+    unit : what is listed. "token" gives all suspect tokens. "sequence" gives the worst token of
+        every sequence with known labels, even if this token is not suspect. Sequences are then
+        ranked by the lowest score of their tokens
 
     >>> import seqfield as sf
     >>> X = 5 * [["the", "cat", "sat"], ["a", "dog", "ran"], ["the", "dog", "sat"]]

@@ -1,4 +1,4 @@
-"""Approximate leave-one-out: what a model says of each training sequence without having seen it."""
+"""Approximate leave-one-out: probabilities of each training sequence from a fit without it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from seqfield.sequences import Sequences, even_bounds, offsets_of
 
 Floats = NDArray[np.float64]
 
-#: residual, as a part of the right-hand side, of steps by conjugate gradients: an error far below
-#: that of taking one step
+#: relative residual of steps by conjugate gradients: this error is far below the error of taking
+#: one Newton step alone
 TOLERANCE = 1e-2
-#: the most by which scores may be off the condition for an optimum, as a part of the largest
+#: largest deviation of scores from the condition for an optimum, relative to the largest score
 SLACK = 0.5
-#: numbers in the edge scores that are held at once
+#: how many numbers of edge scores are held in memory at once
 HELD = 2**22
 
 
 class LeaveOneOut(NamedTuple):
-    """For each sequence (T, S) probabilities of its labels, and log p(y | x) (n,), both without it
-    in the training data."""
+    """For each sequence, probabilities (T, S) of its labels and log p(y | x) (n,). Both come from
+    a model without this sequence in its training data."""
 
     proba: list[Floats]
     log_likelihood: Floats
@@ -49,33 +49,41 @@ class LeaveOneOut(NamedTuple):
 def leave_one_out_proba(
     model: Any, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
 ) -> LeaveOneOut:
-    """Probabilities of each training sequence's labels from a model without it, by one fit.
+    """Approximate leave-one-out: label probabilities of each training sequence as from a model that
+    was fitted without it. Only one fit is needed.
 
     Parameters
     ----------
     model : a fitted `CRF` with loss="log" (or "softmax_margin"), c1=0 and c2 > 0, or a fitted
         `GPSC` with method="dense", posterior="map" and loss="log" (or "softmax_margin")
-    X, y, sample_weight, lengths : what it was fitted to
+    X, y, sample_weight, lengths : the training data of the model
 
-    The parameters without sequence i are one Newton step from those with it,
-    theta + (H - H_i)^-1 g_i with g_i and H_i the first and second derivative of the sequence's loss
-    and H that of the whole objective. Features, and which weights there are, stay those of all
-    data. The step is exact in the limit of small changes and falls short of large ones: by some
-    per cent of what it moves log p(y | x) by, and by more for sequences that no other is like. A
-    temperature from ``calibrate`` stays as it is, and so does a kernel that was learned.
+    The parameters without sequence i are approximated by one Newton step from the fitted ones:
+    theta + (H - H_i)^-1 g_i. Here g_i and H_i are the first and second derivative of the loss of
+    the sequence, and H is the second derivative of the whole objective. The features and the set of
+    weights stay those of all data. The temperature from ``calibrate`` and a learned kernel also
+    stay as they are.
 
-    The model must be at its optimum, as the default tolerance leaves it; with early stopping or
-    solver="sgd" it is not. Labels may be missing.
+    The step is exact in the limit of small changes, and too short for large changes. The error is
+    some per cent of the change of log p(y | x). It is larger for a sequence that is unlike all
+    others.
 
-    Cost: for a CRF some milliseconds of dense algebra a sequence, O(T^2 S^2) in memory, and one
-    inverse, of the size of the number of weights that several sequences meet. Up to 5000 of them
-    are treated exactly; beyond, those that few sequences meet are taken as if each of these had its
-    own. On 500 sentences of 30 tokens with 9 labels and 16,000 weights this takes 17 seconds of one
-    core, where ten folds take 14 and refits without each sentence 550
-    (benchmarks/speed/leave_one_out.py). Where the common weights are more than 5000 or a sequence
-    has T S > 3000, where labels are known in part, and for GPSC, each step is solved by conjugate
-    gradients instead, to a residual of 1 %, at the price of 10 to 20 gradients of the objective a
-    sequence: a fraction of a fit for each.
+    The model must be at its optimum. A fit with the default tolerance is close enough. A fit with
+    early stopping or solver="sgd" is not. Labels may be missing.
+
+    Cost for a CRF: some milliseconds of dense algebra and O(T^2 S^2) memory for each sequence, and
+    one matrix inverse. The size of the matrix is the number of shared weights: those that occur in
+    several sequences. Up to 5000 shared weights are treated exactly. Beyond this number, a weight
+    that occurs in few sequences is treated as if each of them had its own copy.
+
+    Example: 500 sentences of 30 tokens, with 9 labels and 16,000 weights, take 17 seconds of one
+    core. Ten folds take 14 seconds, and a refit without each sentence takes 550
+    (benchmarks/speed/leave_one_out.py).
+
+    Conjugate gradients solve each step instead if there are more than 5000 common weights, or if a
+    sequence has T S > 3000. They are also used if labels are known in part, and for GPSC. Their
+    residual is 1 %. The cost is 10 to 20 gradients of the objective for each sequence, which is a
+    fraction of a fit.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -106,7 +114,7 @@ def leave_one_out_proba(
     with progress("leave one out", len(data), show=bool(model.verbose)) as report:
         for first, last in even_bounds(data.offsets, n_blocks):
             moved = _joined(run(scores, list(range(first, last)), fit.jobs))
-            # constraints and calibration are the model's own
+            # constraints and calibration are those of the model
             said = model.distribution_of([moved])
             proba += said.marginals()
             log_likelihood.append(said.log_prob(rows[first:last]))
@@ -114,7 +122,7 @@ def leave_one_out_proba(
 
 
 class ChosenC2(NamedTuple):
-    """The best c2, all that were tried, and the mean left-out log p(y | x) of each."""
+    """The best c2, all values that were tried, and the mean left-out log p(y | x) of each value."""
 
     c2: float
     tried: list[float]
@@ -132,9 +140,9 @@ def choose_c2(
 ) -> ChosenC2:
     """The c2 whose `leave_one_out_proba` gives sequences the highest mean log p(y | x).
 
-    One fit and its leave-one-out for each candidate; ``model`` is any that `leave_one_out_proba`
-    supports, and need not be fitted. Where c2 is small and steps are large, the approximation is
-    too kind: of values that are nearly as good, take the larger one.
+    Each candidate takes one fit and its leave-one-out. ``model`` is any model that
+    `leave_one_out_proba` supports, and need not be fitted. If c2 is small, the steps are large and
+    the approximation is too optimistic. If two values are nearly as good, take the larger one.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -157,7 +165,7 @@ def _check(model: Any) -> None:
     wanted: dict[str, tuple[Any, ...]] = {"loss": ("log", "softmax_margin")}
     if isinstance(model, GPSC):
         wanted |= {"method": ("dense",), "posterior": ("map",)}
-        if model.n_inducing is not None:  # random ones cannot be had again
+        if model.n_inducing is not None:  # random inducing tokens cannot be drawn again
             wanted |= {"inducing": ("pivoted",)}
     elif isinstance(model, CRF):
         wanted |= {"c1": (0,), "early_stopping": (False,)}
@@ -176,7 +184,7 @@ def _check(model: Any) -> None:
 
 
 class _Fit:
-    """A fitted model as the optimum of an objective, and the steps from there."""
+    """A fitted model as the optimum of an objective, and the Newton steps from this optimum."""
 
     def __init__(self, model: CRF | GPSC, lesson: Lesson) -> None:
         self.lesson, self.n_jobs = lesson, model.n_jobs
@@ -185,7 +193,7 @@ class _Fit:
         self.scores = self._scores(self.theta, self.goal.data)
         self._check_optimum()
         self.direct = self._solved()
-        #: sequences at a time; products of one use the threads themselves
+        #: how many sequences run at a time; the products of one sequence use the threads themselves
         self.jobs = 1 if self.direct is None else self.n_jobs
 
     def without(self, i: int) -> ChainScores:
@@ -196,7 +204,7 @@ class _Fit:
             return ChainScores(own.node + node, own.edge + edge, own.offsets, check=False)
         others = np.delete(np.arange(len(self.lesson.weights)), i)
         gradient = self._objective([i], ElasticNet(0.0, 0.0)).value_and_grad(self.theta)[1]
-        if not len(others):  # the prior is all that is left
+        if not len(others):  # only the prior is left
             return self._scores(self.theta + gradient / self.prior.c2, self.goal.data[i])
         rest = self._objective(others, self.prior)
         found = conjugate_gradients(
@@ -230,7 +238,7 @@ class _Fit:
             )
 
     def _solved(self) -> LeftOut | None:
-        """The direct method, where it can be used."""
+        """The direct method, or None if it cannot be used."""
         lesson, architecture = self.lesson, self.architecture
         known = bool((lesson.targets.codes >= 0).all())
         if not known or not isinstance(architecture, Linear):
@@ -253,7 +261,7 @@ class _Fit:
 
 
 def _joined(parts: list[ChainScores]) -> ChainScores:
-    """Sequences with edge scores of their own as one batch."""
+    """One batch of sequences, each with its own edge scores."""
     edges = [np.broadcast_to(p.edge, (p.n_tokens, *p.edge.shape[-2:])) for p in parts]
     offsets = offsets_of([p.n_tokens for p in parts])
     return ChainScores(

@@ -1,4 +1,4 @@
-"""Abstention: keep what is confident enough to be right as often as asked for."""
+"""Abstention: keep only predictions whose confidence is high enough for a wanted precision."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Unit = Literal["token", "span", "sequence"]
 
 
 class Threshold(NamedTuple):
-    """What is kept at a threshold: its precision, share and number in the held-out data.
+    """A threshold, and the precision, share and number of what it keeps in the held-out data.
 
-    An infinite threshold keeps nothing; its precision is nan.
+    An infinite threshold keeps nothing, and its precision is nan.
     """
 
     threshold: float
@@ -32,7 +32,7 @@ class Threshold(NamedTuple):
 
 
 class _Items(NamedTuple):
-    """Tokens, spans or sequences with known labels: confidence, whether right, and sequence."""
+    """Tokens, spans or sequences with known labels: confidence, whether right, sequence number."""
 
     confidence: Floats
     right: NDArray[np.bool_]
@@ -48,37 +48,41 @@ def threshold_for_precision(
     unit: Unit = "token",
     level: float | None = None,
 ) -> Threshold:
-    """The smallest threshold of confidence above which enough decoded labels are right.
+    """The smallest threshold of confidence above which the precision is high enough.
 
     Parameters
     ----------
     model : a fitted model with probabilities
     X, y : held-out sequences, in any form that the model takes
-    precision : the wanted share of right ones among those kept
-    unit : what is kept or left out. ``"token"``: labels, by the probability of the decoded one.
-        ``"span"``: decoded spans, by the exact probability of all of it. ``"sequence"``: whole
-        labellings, by the probability of the decoded one
-    level : None, or how sure it shall be, such as 0.9, that the precision holds for new sequences
+    precision : the wanted share of right predictions among those that are kept
+    unit : what is kept or left out. ``"token"``: single labels, by the probability of the decoded
+        label. ``"span"``: decoded spans, by the exact probability of the whole span.
+        ``"sequence"``: whole labellings, by the probability of the decoded labelling
+    level : None, or the probability, such as 0.9, that the precision holds for new sequences
 
-    If no threshold will do, the result is infinite: it keeps nothing.
+    If no threshold reaches the precision, the result is infinite: such a threshold keeps nothing.
 
-    Without a level it is the smallest threshold whose precision on these data is high enough. The
-    precision goes up and down with the threshold, most of all where few are kept, and thresholds
-    above the one returned may have less. In new data it will be below the wanted one about half of
-    the time, and where the result rests on few (``n``) it means little.
+    Without a level, the result is the smallest threshold whose precision on these data is high
+    enough. The precision does not always rise with the threshold, above all where few predictions
+    are kept. A higher threshold may therefore have a lower precision. On new data the precision
+    will be below the wanted one about half of the time. If few predictions are kept (``n``), the
+    result means little.
 
-    With a level the precision of new sequences is high enough with that probability over the
-    held-out data. Sequences are taken to be independent, while within one all may depend on each
-    other: lower bounds of precision are those of Clopper and Pearson for the effective number of
-    independent tokens (spans), which the spread of errors over sequences tells (Korn and Graubard
-    1998). Thresholds of a fixed grid are tested from strict to lenient until one fails, from two
-    starting points that share 1 - level. For ``unit="sequence"`` this is exact, for the others an
-    approximation: the risk may be a little above 1 - level where a few sequences are far longer
-    than the others and wrong as a whole. Few errors in few sequences show little, so the threshold
-    may lie well above the one without a level, or be infinite.
+    With a level, the precision on new sequences is high enough with this probability over the
+    held-out data. The method assumes independent sequences. Tokens and spans within a sequence may
+    depend on each other. The lower bounds of the precision are those of Clopper and Pearson, for
+    the effective number of independent tokens (spans). This number is estimated from the spread of
+    errors over sequences (Korn and Graubard 1998). Thresholds of a fixed grid are tested from
+    strict to lenient until one fails. There are two starting points, which share the risk
+    1 - level.
 
-    Missing labels and sets of candidates are skipped: such tokens, spans in them or next to them,
-    and whole sequences that have them.
+    For ``unit="sequence"`` the level is exact. For the other units it is approximate: the risk may
+    be a little above 1 - level. This happens if a few sequences are far longer than the others and
+    wrong as a whole. A few sequences with few errors are weak evidence. The threshold may then be
+    far above the one without a level, or infinite.
+
+    Missing labels and sets of candidates are skipped. A token with one is skipped, and so is a
+    span that has one in it or next to it. With ``unit="sequence"`` the whole sequence is skipped.
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -106,7 +110,7 @@ def threshold_for_precision(
 
 def _smallest(items: _Items, precision: float) -> float:
     """The smallest threshold whose empirical precision is high enough, or inf."""
-    # "it is right" as the one prediction, with its confidence for a probability
+    # the prediction is always "right", and the confidence is its probability
     curve = precision_by_coverage(
         [items.right.tolist()],
         [np.column_stack([items.confidence, 1.0 - items.confidence])],
@@ -118,7 +122,7 @@ def _smallest(items: _Items, precision: float) -> float:
 
 
 def _shown(items: _Items, precision: float, risk: float) -> float:
-    """The smallest threshold whose precision is shown to be high enough, or inf."""
+    """The smallest threshold whose lower bound of the precision is high enough, or inf."""
     # where a calibrated model surely reaches the precision, and where one that is too sure may
     starts = [precision, 1.0 - (1.0 - precision) / 10.0]
     steps = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 81)))
@@ -129,13 +133,13 @@ def _shown(items: _Items, precision: float, risk: float) -> float:
     for start in starts:
         tested, good = grid[grid <= start], passed[grid <= start]
         if good[0]:
-            # the last one before the first that fails
+            # the result is the last threshold before the first failure
             found = min(found, float(tested[np.logical_and.accumulate(good)][-1]))
     return found
 
 
 def _lower_bound(items: _Items, threshold: float, risk: float) -> float:
-    """What the precision at a threshold is at least, but for a risk; 0 if nothing is known."""
+    """Lower bound of the precision at a threshold, wrong with the given risk; 0 without data."""
     keep = items.confidence >= threshold
     kept = np.bincount(items.sequence[keep]).astype(np.float64)
     wrong = np.bincount(items.sequence[keep], weights=~items.right[keep])

@@ -69,9 +69,10 @@ class SequenceEstimator(BaseEstimator, ABC):
     scheme: Any = anything(
         default=None,
         help=(
-            "which label sequences are possible, in training and decoding: None for all of them, "
-            '"BIO", "IOB1", "BIOES", "BILOU", or the allowed transitions as pairs (from, to), '
-            "where None stands for start or end. Give it for labels of spans"
+            "which label sequences are possible, in training and decoding. None allows all. "
+            '"BIO", "IOB1", "BIOES" and "BILOU" are schemes of span labels. Or give the allowed '
+            "transitions as pairs (from, to), where None is the start or the end. Give a scheme "
+            "if labels mark spans"
         ),
     )
     on_violation: str = word(
@@ -93,22 +94,22 @@ class SequenceEstimator(BaseEstimator, ABC):
     calibrate: Any = word(
         default=False,
         help=(
-            "fit a temperature of the scores on held-out folds, at the cost of three more fits. "
-            'Use it if probabilities must be right on new data. "platt" adds an offset for each '
-            'label, "vector" also a slope for each; both may change the decoded labels'
+            "True fits a temperature of the scores on held-out folds, which takes three more "
+            'fits. Use it if probabilities must be right on new data. "platt" adds an offset for '
+            'each label, "vector" also a slope for each label. Both may change the decoded labels'
         ),
         words=WAYS,
     )
     random_state: Any = anything(
         default=None,
         help=(
-            "seed of all random choices, such as folds and draws; None takes other numbers in "
-            "each fit"
+            "seed of all random choices, such as folds and draws. None gives different numbers "
+            "in each fit"
         ),
     )
     n_jobs: int | None = whole(
         default=-1,
-        help="threads, -1 for all cores; results are bit-identical for every number",
+        help="number of threads, -1 for all cores; the results do not depend on it, bit for bit",
         words=(None,),
     )
     verbose: Any = anything(default=False, help="True shows progress on standard error")
@@ -208,7 +209,7 @@ class SequenceEstimator(BaseEstimator, ABC):
         return self.distribution_of(self.scorer.draws(data, self.n_jobs))
 
     def distributions(self, X: Any, *, lengths: Any = None) -> Iterator[LabelDistribution]:
-        """The same in blocks of whole sequences, in order, so that memory has a bound."""
+        """p(y | x) in blocks of whole sequences, in order, so that memory is bounded."""
         data = self.encode(X, lengths)
         n_draws = self.function_.n_draws
         numbers = data.n_tokens * len(self.labels_) * n_draws

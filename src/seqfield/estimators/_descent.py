@@ -138,8 +138,8 @@ def early_stopping_param() -> Any:
     return flag(
         default=False,
         help=(
-            "hold out a share of the sequences, keep what is best on them, and stop once they gain "
-            "no more"
+            "hold out a share of the sequences, keep the weights that are best on them, and stop "
+            "when these sequences no longer gain"
         ),
     )
 

@@ -35,13 +35,13 @@ class KernelEstimator(SequenceEstimator):
     kernel: Any = anything(
         default=None,
         help=(
-            'a kernel of `seqfield.kernels`, a name such as "rbf" or "poly2", or a function (x, '
-            "z) -> (N, M); None is linear plus twice the squared cosine for features that are 0 "
-            "or 1, and RBF for others"
+            'a kernel of `seqfield.kernels`, a name such as "rbf" or "poly2", or a function '
+            "(x, z) -> (N, M). None is linear plus twice the squared cosine for features that are "
+            "0 or 1, and RBF for other features"
         ),
         kw_only=False,
     )
-    gram_budget: float = real(default=6.0, help="the most GiB that gram matrices may take", low=0)
+    gram_budget: float = real(default=6.0, help="most memory of gram matrices, in GiB", low=0)
 
     @property
     def kernel_(self) -> Any:
@@ -298,9 +298,9 @@ def explicit_param() -> Any:
     return word(
         default="auto",
         help=(
-            "train on explicit features in place of a gram matrix, where the kernel has some "
-            '(linear, and degrees 2 and 3 on sparse 0/1 features): the same model. "auto": where '
-            "that is faster"
+            "train on explicit features instead of a gram matrix; the model is the same. The "
+            "kernel must have such features: linear, and degrees 2 and 3 on sparse 0/1 features. "
+            '"auto" does so where it is faster'
         ),
         words=(True, False, "auto"),
     )

@@ -55,10 +55,10 @@ class Choice(NamedTuple):
 class SequenceBoost(LinearEstimator):
     """Sequence AdaBoost (Altun 2005, chapter 3): features are chosen one by one.
 
-    Minimises R = sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1) one weight at a time, so that most weights
-    stay at zero. Its scores are not probabilities: ``calibrate=True`` adds some. A token without a
-    known label is left out and cuts its sequence in two. A warm start adds ``max_iter`` more
-    rounds to the last fit; early stopping watches the token error.
+    `fit` minimises R = sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1). Each round changes one weight, so
+    most weights stay at zero. The scores are not probabilities; ``calibrate=True`` adds
+    probabilities. A token without a known label is left out, and cuts its sequence in two. A warm
+    start adds ``max_iter`` more rounds to the last fit. Early stopping uses the token error.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class SequenceBoost(LinearEstimator):
     theta_ : all weights; transitions_ : (S, S) transition scores
     n_features_used_ : number of node features with a weight
     n_iter_ : rounds done; best_iter_ : rounds kept
-    objective_ : log R
+    objective_ : final value of log R
 
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
@@ -83,25 +83,23 @@ class SequenceBoost(LinearEstimator):
     bound: Literal["loose", "tight", "exact"] = word(
         default="exact",
         help=(
-            'how the weight of a round is chosen and stepped: "loose" by one bound for all '
-            'sequences, "tight" by a bound for each sequence, "exact" chosen by the tight bound '
-            "and stepped by R itself"
+            "how a round chooses its weight and its step. "
+            '"loose" uses one bound for all sequences, "tight" a bound for each sequence. '
+            '"exact" chooses the weight by the tight bound, and the step by R itself'
         ),
         words=("loose", "tight", "exact"),
     )
-    max_iter: int = whole(default=1000, help="most rounds; each of them changes one weight", low=1)
+    max_iter: int = whole(default=1000, help="most rounds; each round changes one weight", low=1)
     smoothing: float = real(
         default=1e-4,
-        help=(
-            "pulls steps towards zero where there is little evidence; raise it against overfitting"
-        ),
+        help=("pulls steps towards zero where data are few; raise it against overfitting"),
         low=0,
     )
     max_step: float = real(
         default=1.0,
         help=(
-            "the largest step. A feature that training shows on one side only has no finite best "
-            "step, and small steps leave room for other features that say the same"
+            "the largest step. A feature that occurs only with right labels, or only with wrong "
+            "ones, has no finite best step. Lower it to spread weight over similar features"
         ),
         low=1e-6,
         high=100,
@@ -109,20 +107,18 @@ class SequenceBoost(LinearEstimator):
     length_weight: float = real(
         default=0.8,
         help=(
-            "pi: a sequence of length l weighs pi^l. With 1 the first rounds go to the longest "
-            "sequences, with a small value the last rounds to the shortest"
+            "pi: a sequence of length l has the weight pi^l. With 1 the first rounds fit the "
+            "longest sequences. With a small value the last rounds fit the shortest ones"
         ),
         low=1e-100,
         high=1,
     )
-    tol: float = real(
-        default=1e-7, help="training ends when no weight would lower R by this share", low=0
-    )
+    tol: float = real(default=1e-7, help="stop when no weight can lower R by this share", low=0)
     refit: str | None = word(
         default=None,
         help=(
-            '"log" or "exp" fits all chosen weights together at the end, with this loss and the '
-            'L2 penalty refit_c2; with "log" the model has the probabilities of a CRF'
+            'loss of a last fit of all chosen weights together, "log" or "exp", with the L2 '
+            'penalty refit_c2. With "log" the model has the probabilities of a CRF'
         ),
         words=(None, "log", "exp"),
     )
@@ -137,7 +133,7 @@ class SequenceBoost(LinearEstimator):
 
     @property
     def probabilistic(self) -> bool:
-        """Only weights fitted again by the log loss are those of a probability."""
+        """True only if the weights were fitted again with the log loss."""
         function = getattr(self, "function_", None)
         refitted = function.refitted if isinstance(function, BoostedFunction) else self.refit
         return refitted == "log"
@@ -151,7 +147,7 @@ class SequenceBoost(LinearEstimator):
             return held.objective(architecture, LogLoss(), n_jobs=self.n_jobs).error
 
         train, watch = watched(lesson, self, random_of(self), merit)
-        if theta.any():  # what is there already may be the best on held-out data
+        if theta.any():  # the weights of a warm start may be the best on held-out data
             watch(Step(0, theta, float("nan")))
         problem = LinearProblem.of(
             architecture, train.data, train.targets, train.weights, train.constraint
@@ -221,9 +217,10 @@ class SequenceBoost(LinearEstimator):
         return [choice(*row) for row in function.path.tolist()]
 
     def truncated(self, n_rounds: int) -> Self:
-        """A model of the first rounds of this one, such as a good number of them on other data.
+        """A model of the first ``n_rounds`` rounds of this model. The number can be chosen on other
+        data.
 
-        Its scores are uncalibrated.
+        The scores of the new model are not calibrated.
         """
         function = self._boosted()
         number("n_rounds", n_rounds, low=0, high=len(function.path), whole=True)
@@ -244,7 +241,7 @@ class SequenceBoost(LinearEstimator):
 
 
 def _summed(path: Floats, architecture: Linear) -> Floats:
-    """The weights that rounds add up to, in their order."""
+    """The weights after these rounds: the sums of their steps, added in order."""
     theta = np.zeros(architecture.n_parameters)
     for weight, step in path[:, :2]:
         theta[int(weight)] += step
@@ -254,11 +251,11 @@ def _summed(path: Floats, architecture: Linear) -> Floats:
 @register
 @parameters
 class AdaBoost(SequenceBoost):
-    """AdaBoost on single tokens: the baselines that `SequenceBoost` is measured against.
+    """AdaBoost on single tokens: the baselines for `SequenceBoost`.
 
     ``neighbors=False`` ignores the order of tokens. ``neighbors=True`` is Viterbi-AdaBoost (Abney
-    et al. 1999): each token is learned given the gold label before it, and labels are found by
-    Viterbi.
+    et al. 1999): each token is learned given the gold label before it. The Viterbi algorithm
+    decodes the labels.
 
     Attributes
     ----------

@@ -31,17 +31,18 @@ from seqfield.solvers.sgd import SGD
 class CRF(LinearEstimator):
     """Linear-chain conditional random field over explicit features.
 
-    Minimises sum_i w_i loss(y_i, x_i) + c1 |theta|_1 + c2 / 2 |theta|^2.
+    `fit` minimises sum_i w_i loss(y_i, x_i) + c1 |theta|_1 + c2 / 2 |theta|^2, where theta are the
+    weights and w_i is the weight of sequence i.
 
     Attributes
     ----------
     classes_ : labels in column order
     features_ : the fitted feature encoder
-    function_ : what was learned
+    function_ : the learned function
     theta_ : all weights; transitions_ : (S, S) transition scores
     n_iter_ : iterations done; best_iter_ : the iteration whose weights are kept
-    objective_ : final value
-    gap_ : proven bound on objective_ minus the optimum (infinite if c2 is 0)
+    objective_ : final value of the objective
+    gap_ : proven upper bound on objective_ minus the optimum (infinite if c2 is 0)
 
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
@@ -56,19 +57,19 @@ class CRF(LinearEstimator):
     loss: str | Loss = word(
         default="log",
         help=(
-            '"log" is -log p(y | x). "softmax_margin" is the same with ``cost`` added to the '
-            "score of each wrong label while training; it lowers the error, and calibrate=True "
-            'gives the probabilities back. "marginal" is the mean over the tokens of a sequence '
-            "of -log p(y_t | x), which aims at single labels; it is not convex, so it starts from "
-            'the optimum of the log loss. "exp" is log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1), '
-            "the loss of boosting"
+            'the loss. "log" is -log p(y | x). "softmax_margin" is the log loss with ``cost`` '
+            "added to the score of each wrong label in training. It lowers the error; use "
+            'calibrate=True to get right probabilities. "marginal" is the mean of '
+            "-log p(y_t | x) over the tokens of a sequence. Use it if single labels matter. It is "
+            'not convex, so it starts from the optimum of the log loss. "exp" is the loss of '
+            "boosting, log sum_i w_i pi^l_i (1 / p(y_i | x_i) - 1)"
         ),
         words=("log", "softmax_margin", "marginal", "exp"),
         accepts=(Loss,),
     )
     cost: float = real(
         default=1.0,
-        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        help='cost of a wrong label in loss="softmax_margin"; raise it for wider margins',
         low=0,
     )
     length_weight: float = real(
@@ -83,8 +84,8 @@ class CRF(LinearEstimator):
     n_restarts: int = whole(
         default=1,
         help=(
-            'how often loss="marginal" may start again near the best point while it improves; '
-            "each restart costs another descent"
+            'most restarts of loss="marginal" near the best point, as long as they improve it; '
+            "each restart takes another descent"
         ),
         low=0,
     )
@@ -100,8 +101,8 @@ class CRF(LinearEstimator):
         default="auto",
         help=(
             "weight of the L2 penalty, which is twice the c2 of CRFsuite. Raise it if the model "
-            'fits training labels too closely. "auto" is 1; for "marginal" 1 / mean length, for '
-            '"exp" 1 / number of sequences'
+            'fits training labels too closely. "auto" is 1. For loss="marginal" it is '
+            '1 / mean length, and for loss="exp" 1 / number of sequences'
         ),
         low=0,
         words=("auto",),
@@ -109,21 +110,21 @@ class CRF(LinearEstimator):
     solver: str | Solver = word(
         default="auto",
         help=(
-            'how the minimum is found: "lbfgs", "owlqn" (for c1 > 0), "sgd" (for large data), or '
-            '"auto": L-BFGS or OWL-QN by c1'
+            'the optimiser: "lbfgs", "owlqn" (for c1 > 0), or "sgd" (for large data). "auto" is '
+            "OWL-QN if c1 > 0, and L-BFGS if c1 is 0"
         ),
         words=("auto", "lbfgs", "owlqn", "sgd"),
         accepts=(Solver,),
     )
     max_iter: int | None = whole(
         default=None,
-        help='most iterations; None is 500, or 20 epochs of "sgd"',
+        help='largest number of iterations; None is 500, or 20 epochs of "sgd"',
         low=1,
         words=(None,),
     )
     tol: float = real(
         default=1e-5,
-        help="relative fall of the objective at which to stop; lower it for a closer optimum",
+        help="stop when the objective falls by less than this share; lower it for a closer optimum",
         low=0,
     )
 
@@ -140,7 +141,7 @@ class CRF(LinearEstimator):
         theta = np.zeros(architecture.n_parameters)
         theta = start.theta if isinstance(start, LinearFunction) else theta
         theta = self._begin(goal, theta)
-        if theta.any():  # what is there already may be the best on held-out data
+        if theta.any():  # the weights of a warm start may be the best on held-out data
             watch(Step(0, theta, float("nan")))
         with following(solver.max_iter or 1, show=lesson.show, watch=watch) as callback:
             found = solver.minimise(goal, theta, callback)
@@ -149,14 +150,14 @@ class CRF(LinearEstimator):
         return Fit(LinearFunction(architecture, theta), facts)
 
     def optimum(self, lesson: Lesson) -> tuple[Objective, Floats]:
-        """The objective over a lesson, which the fit minimised, and the weights it ended at."""
+        """The objective that the fit minimised over a lesson, and the final weights."""
         prior = ElasticNet(self.c1, self._c2(lesson.data))
         function = self._weights()
         goal = lesson.objective(function.architecture, self._loss(), prior, self.n_jobs)
         return goal, function.theta
 
     def _c2(self, data: Sequences) -> float:
-        """The L2 weight; "auto" is the one that is to this loss what 1 is to the log loss."""
+        """The L2 weight; "auto" scales the weight 1 of the log loss to this loss."""
         if self.c2 != "auto":
             return float(self.c2)
         # a sum over tokens becomes a sum of means over tokens, or one mean over sequences
@@ -165,11 +166,11 @@ class CRF(LinearEstimator):
         return 1.0 / len(data) if self.loss == "exp" else 1.0
 
     def _begin(self, goal: Objective, theta: Floats) -> Floats:
-        """Where to start, given the weights that are there (zeros at first)."""
+        """The starting point, given the present weights (zeros at first)."""
         if self.loss != "marginal" or theta.any():
             return theta
-        # the log loss is convex and its optimum a good place to start; in a sum over tokens each
-        # of them weighs one, here 1 / l, so the penalty is scaled by the mean length
+        # the log loss is convex, and its optimum is a good starting point; its sum gives each
+        # token the weight 1, here it is 1 / l, so the penalty is scaled by the mean length
         penalty = ElasticNet(*(goal.mean_length * c for c in (goal.prior.c1, goal.prior.c2)))
         like = goal.with_loss(LogLoss(), penalty)
         return self._solver(goal.n_sequences, plain=True).minimise(like, theta).theta
@@ -192,7 +193,7 @@ class CRF(LinearEstimator):
             )
         most = self.max_iter or (20 if self.solver == "sgd" else 500)
         if self.solver == "sgd":
-            # small data need small batches, or an epoch has too few steps
+            # with small data, large batches would give an epoch too few steps
             size = max(1, min(32, n // 100))
             return SGD(max_iter=most, batch_size=size, seed=seed_of(self))
         # without an L1 penalty OWL-QN is L-BFGS with needless projections

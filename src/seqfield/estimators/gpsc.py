@@ -52,27 +52,29 @@ REMEDY = "raise max_iter, or the penalty or tol"
 class GPSC(KernelEstimator):
     """Gaussian-process sequence classification.
 
-    The scores of each label are a Gaussian process over tokens with the given kernel; those of
-    transitions are independent with variance ``eta``. Minimises
+    The prior: the scores of each label are a Gaussian process over tokens with the given kernel.
+    Transition scores are independent, with variance ``eta``. `fit` minimises
 
         sum_i w_i loss(y_i, x_i) + c2 / 2 |f|^2
 
-    over functions f: with c2 = 1 the MAP estimate under that prior.
+    over functions f. With c2 = 1 the minimum is the MAP estimate, the most probable f.
 
     Attributes
     ----------
     classes_ : labels in column order
-    kernel_ : the kernel, with what it took from the data or learned; c2_, eta_ : likewise
-    log_evidence_, log_evidence_error_ : log p(y) by Laplace's method and the standard error of
-        its random part (posterior="laplace")
+    kernel_ : the kernel, with the values that were taken from the data or learned; c2_, eta_ :
+        c2 and eta, as given or learned
+    log_evidence_, log_evidence_error_ : the log evidence, log p(y), by Laplace's method, and the
+        standard error of its random part (posterior="laplace")
     transitions_ : (S, S) transition scores
-    objective_ : final value
-    gap_ : proven bound on objective_ minus the optimum of the dense problem (with ``n_inducing``,
-        of that with the low-rank kernel); infinite if the loss is not convex
+    objective_ : final value of the objective
+    gap_ : proven upper bound on objective_ minus the optimum of the dense problem. With
+        ``n_inducing`` this is the problem with the low-rank kernel. Infinite if the loss is not
+        convex
     n_tokens_ : distinct training tokens; n_kept_ : tokens where prediction evaluates the kernel
     n_iter_ : iterations, or rounds of a sparse method
     n_chosen_ : distinct tokens among the coordinates of a sparse method
-    path_ : its rounds (`seqfield.solvers.greedy.Round`), not in model files
+    path_ : the rounds of a sparse method (`seqfield.solvers.greedy.Round`), not in model files
     support_ : the labelled sequences that method="sequence" chose (`print` it), not in model files
 
     >>> import seqfield as sf
@@ -88,35 +90,35 @@ class GPSC(KernelEstimator):
     method: str = word(
         default="dense",
         help=(
-            '"dense": a coefficient for every distinct token and label. "sparse": coordinates '
-            "(token, label pair) chosen greedily; prediction evaluates the kernel at the kept "
-            'tokens alone. "sequence": the same in whole labelled sequences'
+            '"dense" has a coefficient for every distinct token and label. "sparse" chooses '
+            "coordinates (token, label pair) greedily. Prediction then evaluates the kernel only "
+            'at the kept tokens. "sequence" is the same, but chooses whole labelled sequences'
         ),
         words=("dense", "sparse", "sequence"),
     )
     posterior: str = word(
         default="map",
         help=(
-            '"map" predicts with the MAP estimate; "laplace" averages predictions over n_samples '
-            "draws from a Gaussian at it, and gives the log evidence"
+            '"map" predicts with the MAP estimate. "laplace" puts a Gaussian around the MAP '
+            "estimate, averages predictions over n_samples draws, and gives the log evidence"
         ),
         words=("map", "laplace"),
     )
     loss: str | Loss = word(
         default="log",
-        help='"log", "softmax_margin" (with ``cost``) or "marginal", as in `CRF`',
+        help='the loss: "log", "softmax_margin" (with ``cost``) or "marginal", as in `CRF`',
         words=("log", "softmax_margin", "marginal"),
         accepts=(Loss,),
     )
     cost: float = real(
         default=1.0,
-        help='what a wrong label costs in loss="softmax_margin"; raise it to ask for wider margins',
+        help='cost of a wrong label in loss="softmax_margin"; raise it for wider margins',
         low=0,
     )
     c2: float = real(
         default=1.0,
         help=(
-            "weight of the squared norm: 1 takes the kernel as the prior. Raise it if the model "
+            "weight of the squared norm; 1 uses the kernel as the prior. Raise it if the model "
             "fits training labels too closely"
         ),
         low=0,
@@ -129,17 +131,18 @@ class GPSC(KernelEstimator):
     n_coordinates: int | float = real(
         default=0.25,
         help=(
-            "how many coordinates the sparse methods keep; a fraction is a share of the number of "
-            "training tokens"
+            "number of coordinates that the sparse methods keep; a fraction is a share of the "
+            "number of training tokens. More fit better, and make prediction slower"
         ),
         above=0,
     )
     n_per_round: int | str = whole(
         default="auto",
         help=(
-            'how many coordinates of a sequence, or labelled sequences, each round takes. "auto" '
-            "takes ten labelled sequences; or ten coordinates, later 2 % of those there are, at "
-            "most three of each sequence"
+            "how many coordinates of a sequence, or labelled sequences, each round takes. "
+            'With method="sequence", "auto" takes ten labelled sequences. With method="sparse" it '
+            "takes ten coordinates, later 2 % of those already chosen, at most three of each "
+            "sequence"
         ),
         low=1,
         words=("auto",),
@@ -147,57 +150,57 @@ class GPSC(KernelEstimator):
     pick: Literal["largest", "random"] = word(
         default="largest",
         help=(
-            'which sequence a round takes them from: the one with the "largest" derivative, or a '
-            '"random" one'
+            "from which sequence a round takes coordinates: the one with the "
+            '"largest" derivative, or a "random" one'
         ),
         words=("largest", "random"),
     )
     update: Literal["all", "new", "last"] = word(
         default="all",
         help=(
-            'after each round refit "all" coefficients; or the "new" ones alone, which is '
-            'cheaper; or the new ones in each round and all of them at the end ("last")'
+            'which coefficients are fitted after each round: "all", or only the "new" ones, '
+            'which is cheaper. "last" fits the new ones in each round, and all of them at the end'
         ),
         words=("all", "new", "last"),
     )
     slope_tol: float = real(
         default=1e-3,
-        help="a sparse method ends early if no derivative is larger than this",
+        help="a sparse method stops early if no derivative is larger than this value",
         low=0,
     )
     laplace: str = word(
         default="full",
         help=(
-            'the covariance of Laplace\'s Gaussian: "full" (between all positions of a sequence), '
-            'or "block" (within tokens and pairs alone: cheaper, and further from the truth)'
+            'covariance of the Gaussian of posterior="laplace". "full" is between all positions '
+            'of a sequence. "block" is only within tokens and pairs: cheaper and less exact'
         ),
         words=("full", "block"),
     )
     n_samples: int = whole(
         default=50,
         help=(
-            'draws of posterior="laplace" that predictions are averaged over; more are less '
-            "noisy, and take more time and memory"
+            'number of draws of posterior="laplace" over which predictions are averaged. More '
+            "draws give less noise, and take more time and memory"
         ),
         low=1,
     )
     learn_kernel: bool = flag(
         default=False,
         help=(
-            "learn the kernel's parameters, c2 and eta by maximising the evidence, on random "
-            "sequences of at most evidence_tokens tokens in all"
+            "learn the parameters of the kernel, c2 and eta: maximise the evidence on random "
+            "sequences with at most evidence_tokens tokens in all"
         ),
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="most tokens on which kernel parameters are learned; more take more time and memory",
+        help="most tokens for learning kernel parameters; more tokens take more time and memory",
         low=1,
     )
     solver: str | Solver = word(
         default="lbfgs",
         help=(
-            'how the dense method finds the minimum: "lbfgs", or "newton", whose steps come from '
-            'conjugate gradients. Use "newton" if L-BFGS gets stuck'
+            'the optimiser of the dense method: "lbfgs", or "newton" with conjugate gradients. '
+            'Use "newton" if L-BFGS does not converge'
         ),
         words=("lbfgs", "newton"),
         accepts=(Solver,),
@@ -205,21 +208,21 @@ class GPSC(KernelEstimator):
     gram_dtype: str = gram_dtype_param()
     max_iter: int = whole(
         default=500,
-        help="iterations of the solver, or of each refit of a sparse method",
+        help="largest number of iterations of the solver, or of each refit of a sparse method",
         low=1,
     )
     tol: float = real(
         default=1e-5,
-        help="relative tolerance of the solver, or of each refit",
+        help="relative tolerance of the solver, or of each refit; lower it for a closer optimum",
         low=0,
     )
     engine: str = word(
         default="numba",
         help=(
-            '"jax" keeps the gram matrix and runs the whole descent of the dense method on JAX\'s '
-            "device (``pip install 'seqfield[jax]'``), without explicit features. There the sums "
-            "over a gram matrix of float32 are in float32 for 512 tokens at a time, and in "
-            "float64 beyond"
+            '"jax" holds the gram matrix and runs the whole descent of the dense method on the '
+            "device of JAX (``pip install 'seqfield[jax]'``), without explicit features. Sums "
+            "over a float32 gram matrix are in float32 for blocks of 512 tokens. The sum of the "
+            "blocks is in float64"
         ),
         words=("numba", "jax"),
     )
@@ -263,7 +266,7 @@ class GPSC(KernelEstimator):
             raise InputError("c2 must be above 0: without a prior there is no posterior")
 
     def _learned_kernel(self, setting: Setting) -> Setting:
-        """The kernel's parameters, c2 and eta where the evidence is largest."""
+        """The setting whose kernel parameters, c2 and eta maximise the evidence."""
         lesson = setting.lesson
         some = lesson.part(some_sequences(lesson.data, self.evidence_tokens, random_of(self)))
         tokens = Tokens.of(some.data)
@@ -282,8 +285,8 @@ class GPSC(KernelEstimator):
         return setting._replace(kernel=kernel, c2=c2, eta=eta)
 
     def optimum(self, lesson: Lesson) -> tuple[Objective, Floats]:
-        """The objective of the dense method over a lesson, which the fit minimised, and the
-        function it ended at."""
+        """The objective of the dense method that the fit minimised over a lesson, and the final
+        function."""
         lesson = told_part(lesson, type(self).__name__)
         function = self.function_
         assert isinstance(function, KernelFunction)
@@ -305,7 +308,7 @@ class GPSC(KernelEstimator):
         return Fit(setting.function(covariance, gram, theta), facts)
 
     def _learn_device(self, setting: Setting) -> Fit:
-        """The same with the gram matrix on the device."""
+        """The dense method with the gram matrix on the device."""
         from seqfield.architectures._jax import DeviceGram
         from seqfield.kernels._jax import OnDevice
         from seqfield.solvers.device import DeviceLBFGS
@@ -358,7 +361,7 @@ class GPSC(KernelEstimator):
     def _facts(
         self, goal: Objective, found: Minimum, setting: Setting
     ) -> tuple[Floats, dict[str, Any]]:
-        # only the dense method has another solver; an instance was chosen on purpose
+        # only the dense method has another solver; a solver instance is a choice of the user
         other = (self.solver, self.method, self.engine) == ("lbfgs", "dense", "numba")
         stuck = f"{STUCK}; or use solver='newton'" if other else STUCK
         theta, facts = descent_facts(goal, found, Watch(), REMEDY, stuck=stuck)

@@ -45,8 +45,8 @@ REMEDY = "raise max_iter or tol, or scale the kernel down if its values are larg
 
 
 class Latent(NamedTuple):
-    """The posterior of the latent functions at some tokens: for each sequence means and variances
-    (T, S), and the rounds that refining their probabilities took, 0 with ``inference="chain"``."""
+    """The posterior of the latent functions at some tokens: means and variances (T, S) of each
+    sequence, and the rounds of refinement of the probabilities (0 with ``inference="chain"``)."""
 
     means: list[Floats]
     variances: list[Floats]
@@ -60,12 +60,15 @@ class GPSL(KernelEstimator):
 
         p(y_t | x_t, y) = softmax_q( f_q(x_t) + sum_d T_d[y_{t + offset_d}, q] )
 
-    f_q is a Gaussian process with the given kernel, T_d has independent standard normal entries; a
-    Gaussian approximates their posterior. It has no joint p(y | x) unless ``inference="chain"``:
-    probabilities of single labels are those of algorithm 2 of Srijith et al. (2016), in which the
-    labels around are not known either, and `log_pseudo_likelihood` takes the place of the
-    log-likelihood. The scheme holds in decoding. A token without a label has no term of its own,
-    and those around it do without it; a set of candidates counts as no label.
+    f_q is a Gaussian process with the given kernel, and T_d has independent standard normal
+    entries. A Gaussian approximates the posterior of f and T.
+
+    Only with ``inference="chain"`` does the model have a joint p(y | x). Otherwise the
+    probabilities of single labels come from algorithm 2 of Srijith et al. (2016), in which the
+    neighbouring labels are also unknown. `log_pseudo_likelihood` then replaces the log-likelihood.
+
+    The scheme holds in decoding. A token without a label has no term in the pseudo-likelihood, and
+    its neighbours are learned without it. A set of candidates counts as a missing label.
 
     Attributes
     ----------
@@ -74,8 +77,8 @@ class GPSL(KernelEstimator):
         objective_ : minus bound_
     n_iter_ : sweeps
     amplitudes_ : (S,) scale of each label's function
-    steps_ : (R, S, S) posterior means of the T_d, row label there, column label here;
-        step_variances_ : their variances
+    steps_ : (R, S, S) posterior means of the T_d; rows are labels of the neighbour, columns labels
+        of the token; step_variances_ : posterior variances of the T_d
     kernel_, n_tokens_, n_kept_ : as in `GPSC`; a list of kernels if each label has its own
 
     >>> import seqfield as sf
@@ -88,66 +91,69 @@ class GPSL(KernelEstimator):
     learns: ClassVar[tuple[type[Learned], ...]] = (NeighbourFunction,)
     kernel: Any = anything(
         default=None,
-        help="as in `GPSC`, or a list with one for each label in the order of ``classes_``",
+        help="a kernel as in `GPSC`, or a list of one for each label in the order of ``classes_``",
         kw_only=False,
     )
     offsets: Any = anything(
         default=(-1, 1),
         help=(
-            "where the labels are that a label depends on: (-1,) is the label before, (-1, 1) "
-            "both neighbours, and so on; () makes tokens independent"
+            "relative positions of the labels that a label depends on. (-1,) is the label "
+            "before, and (-1, 1) both neighbours. () makes tokens independent"
         ),
         kw_only=False,
     )
     learn_kernel: bool = flag(
         default=True,
         help=(
-            "learn the kernel's parameters by maximising the bound, on random sequences of at "
-            "most evidence_tokens tokens in all (one at least), with amplitude 1. Length scales "
-            "far from the median distance of tokens are searched for from there too. With "
-            'amplitude="fixed" scales (of ``2.0 * RBF()``, or of a constant) stay as given: what '
-            "holds for amplitudes holds for them"
+            "learn the kernel parameters: maximise the bound, with amplitude 1, on random "
+            "sequences (at least one) with at most evidence_tokens tokens in all. If length "
+            "scales are far from the median distance of tokens, the search also starts from this "
+            'distance. With amplitude="fixed" scales (of ``2.0 * RBF()``, or of a constant) stay '
+            "as given, because they are amplitudes too"
         ),
     )
     kernel_per_label: bool = flag(
         default=False,
-        help="give each label its own copy of the kernel, with parameters of its own",
+        help="give each label its own copy of the kernel, with its own parameters",
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="most tokens on which kernel parameters are learned; more take more time and memory",
+        help="most tokens for learning kernel parameters; more tokens take more time and memory",
         low=1,
     )
     amplitude: str = word(
         default="fixed",
         help=(
-            'the scale of the functions: "fixed" at 1; or learned for each "label", or one that '
-            'is "shared" by all. The bound favours small ones, and a shared one may vanish'
+            'the scale of the functions: "fixed" at 1, learned for each "label", or one learned '
+            'scale that is "shared" by all labels. The bound favours small scales, and a shared '
+            "scale may fall to zero"
         ),
         words=("shared", "label", "fixed"),
     )
     inference: str = word(
         default="refine",
         help=(
-            '"refine" predicts by algorithm 2, in which each label goes by the probabilities of '
-            'those around it as if they were known by themselves; "chain", with offsets (-1, 1) '
-            "alone, by the chain whose labels given their neighbours are those of the model: "
-            "probabilities are less sure of themselves, and all that takes a joint p(y | x) "
-            "works. It may be set after `fit` too"
+            'how to predict. "refine" is algorithm 2: each label depends on the probabilities of '
+            'its neighbours, as if the neighbours were independent. "chain" needs offsets '
+            "(-1, 1). It predicts by the chain in which each label, given its neighbours, has the "
+            "distribution of the model. Its probabilities are less extreme, and all methods that "
+            "need a joint p(y | x) work. You can also set it after `fit`"
         ),
         words=("refine", "chain"),
     )
     half_variances: bool = flag(
         default=False,
         help=(
-            "predict with the mean of exp(score), m + v / 2, as the paper does, in place of the "
-            "mean score m. It favours labels that little is known of, all the more so the larger "
-            "the amplitude. It may be set after `fit` too"
+            "predict with m + v / 2, the logarithm of the mean of exp(score), as the paper does, "
+            "instead of the mean score m. This favours labels with little training data, and the "
+            "more so the larger the amplitude. You can also set it after `fit`"
         ),
     )
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
-    max_iter: int = whole(default=50, help="sweeps over means, covariances and amplitudes", low=1)
+    max_iter: int = whole(
+        default=50, help="most sweeps over means, covariances and amplitudes", low=1
+    )
     tol: float = real(
         default=1e-4,
         help="stop when a sweep raises the bound by less than this share of it",
@@ -195,14 +201,14 @@ class GPSL(KernelEstimator):
         bases: list[Root],
         distances: tuple[int, ...],
     ) -> NeighbourFunction:
-        """What prediction needs of a posterior."""
+        """The function that predicts from a posterior."""
         s = len(found.amplitudes)
         means = np.sqrt(found.amplitudes) * found.means
         spans: list[Span] = []
         halves = []
         for k, basis in enumerate(bases):
             own = labels_of(k, len(bases), s)
-            # the values of all functions add up, so each is zero for the labels of others
+            # the values of all functions are added, so each is zero for the labels of the others
             b = np.zeros((basis.root.shape[1], s))
             b[:, own] = means[: len(b), own]
             spans.append(basis.function(b))
@@ -243,7 +249,7 @@ class GPSL(KernelEstimator):
         return grams.root(kernel, x)
 
     def _rest(self, basis: Root, x: Any) -> Floats:
-        """The variance at each token that inducing tokens leave out (n, 1)."""
+        """The variance at each token that the inducing tokens do not explain (n, 1)."""
         if self.n_inducing is None:
             return np.zeros((x.shape[0], 1))
         own = np.einsum("ij,ij->i", basis.root, basis.root)
@@ -273,7 +279,7 @@ class GPSL(KernelEstimator):
 
     @property
     def scorer(self) -> NeighbourFunction:
-        """What was learned, with the present way to predict."""
+        """The learned function, with the present values of the parameters for prediction."""
         check_is_fitted(self, "function_")
         assert isinstance(self.function_, NeighbourFunction)
         return replace(self.function_, inference=self.inference, half_variances=self.half_variances)
@@ -289,8 +295,8 @@ class GPSL(KernelEstimator):
     def log_pseudo_likelihood(self, X: Any, y: Any, *, lengths: Any = None) -> Floats:
         """sum_t log p(y_t | x_t, the labels around it) of each sequence (n,).
 
-        Over its tokens with a label; those without one are left out as neighbours too. Of the
-        model itself: what ``calibrate`` fitted is no part of it.
+        The sum is over the tokens with a label. Tokens without a label are left out as neighbours
+        too. The scores are those of the model itself, without the scaling of ``calibrate``.
         """
         data = self.encode(X, lengths)
         rows = nested(y, data.offsets, flat=lengths is not None)
@@ -326,7 +332,7 @@ class GPSL(KernelEstimator):
 
     @property
     def step_variances_(self) -> Floats:
-        """Their posterior variances (R, S, S)."""
+        """Posterior variances of the tables of steps (R, S, S)."""
         return self.scorer.step_variances
 
     @property

@@ -39,11 +39,11 @@ from seqfield.samplers._base import Draws, Plan
 from seqfield.samplers.elliptical_slice import EllipticalSlice
 from seqfield.samplers.hamiltonian import Hamiltonian, NoUTurn
 
-#: steps of each chain if nothing is said
+#: default number of steps of each chain
 STEPS = {"ess": 5000, "hmc": 200, "nuts": 200}
-#: chains that a warning names at most
+#: largest number of chains that a warning names
 NAMED = 5
-#: chains that disagree by more than this have not settled
+#: largest r_hat of chains that have settled
 SETTLED = 1.1
 
 
@@ -52,24 +52,24 @@ SETTLED = 1.1
 class GPStruct(KernelEstimator):
     """Gaussian-process chain model, its posterior sampled (Bratieres, Quadrianto, Ghahramani 2015).
 
-    The scores of each label are a Gaussian process over tokens with the given kernel, those of
-    transitions independent with variance ``eta``: the model of `GPSC`, but p(y | x) is averaged
-    over draws from the posterior. At new tokens the average also covers what the drawn functions
-    leave open there.
+    The prior is that of `GPSC`. The scores of each label are a Gaussian process over tokens with
+    the given kernel. Transition scores are independent, with variance ``eta``. Unlike in `GPSC`,
+    p(y | x) is averaged over draws from the posterior. At new tokens the average also includes the
+    uncertainty that remains when the drawn functions are known at the training tokens.
 
     Attributes
     ----------
     classes_ : labels in column order
-    effective_sample_size_, r_hat_ : of the log-likelihood and of the squared norm, whichever is
-        worse, over all steps after burn-in: r_hat_ is about 1 once the chains agree, and infinite
-        if one of them never moved
+    effective_sample_size_, r_hat_ : diagnostics of all steps after burn-in. They are computed for
+        the log-likelihood and for the squared norm, and the worse value is kept. r_hat_ is about 1
+        if the chains agree, and infinite if a chain never moved
     log_likelihoods_ : (n_chains, steps) of the training labels after burn-in, not in model files
-    objective_ : minus their mean
+    objective_ : minus the mean of the log-likelihoods
     n_iter_ : steps of all chains; n_evaluations_ : evaluations of the likelihood, or of its
         gradient
-    n_samples_ : draws that are kept; transitions_ : (S, S) their mean transition scores
-    kernel_, n_tokens_, n_kept_ : as in `GPSC`; kernel_samples_ : (rounds, parameters) logarithms
-        (learn_kernel=True, not in model files)
+    n_samples_ : number of kept draws; transitions_ : (S, S) mean transition scores of these draws
+    kernel_, n_tokens_, n_kept_ : as in `GPSC`; kernel_samples_ : (rounds, parameters)
+        logarithms of kernel parameters (learn_kernel=True, not in model files)
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -81,7 +81,7 @@ class GPStruct(KernelEstimator):
     learns: ClassVar[tuple[type[Learned], ...]] = (DrawnFunction,)
     n_steps: int | None = whole(
         default=None,
-        help='steps of each chain; None is 5000 for "ess", 200 for the others',
+        help='steps of each chain; None is 5000 for "ess" and 200 for the other samplers',
         low=4,
         words=(None,),
         kw_only=False,
@@ -89,17 +89,18 @@ class GPStruct(KernelEstimator):
     sampler: str = word(
         default="hmc",
         help=(
-            '"hmc" (Hamiltonian Monte Carlo) or "nuts" (without a path length to choose), which '
-            'take gradients; "ess" (elliptical slice sampling), which needs none and takes far '
-            "more steps"
+            'the sampler. "hmc" (Hamiltonian Monte Carlo) and "nuts" (HMC that chooses its path '
+            'length) use gradients. "ess" (elliptical slice sampling) uses no gradients, and '
+            "needs far more steps"
         ),
         words=("hmc", "nuts", "ess"),
     )
     burn_in: float = real(
         default=0.5,
         help=(
-            'the share of the steps that is thrown away; "hmc" and "nuts" tune their step in it. '
-            "If it has fewer than 20 steps, these come before it, uncounted"
+            'burn-in: the share of first steps that is not used. In these steps "hmc" and "nuts" '
+            "tune their step size. If they are fewer than 20, the tuning steps come before them "
+            "and do not count"
         ),
         low=0,
         high=0.99,
@@ -107,30 +108,30 @@ class GPStruct(KernelEstimator):
     n_chains: int = whole(
         default=4,
         help=(
-            "independent chains, which begin at draws from the prior; several show whether they "
-            "agree"
+            "number of independent chains; each starts at a draw from the prior. Use several to "
+            "see whether they agree"
         ),
         low=1,
     )
     n_samples: int = whole(
         default=100,
         help=(
-            "draws that are kept, evenly spread over all chains; more are less noisy, and take "
-            "more time and memory"
+            "number of draws that are kept, evenly spread over all chains. More draws give less "
+            "noise, and take more time and memory"
         ),
         low=1,
     )
     learn_kernel: bool = flag(
         default=False,
         help=(
-            "first slice sample the kernel's parameters, under log-normal priors about their "
-            "values, together with the scores. Random sequences of at most evidence_tokens tokens"
-            " are used. The mean of the logarithms is kept from there on"
+            "learn the kernel parameters first: sample them together with the scores by slice "
+            "sampling. Their priors are log-normal around the given values. Random sequences with "
+            "at most evidence_tokens tokens are used. The mean of the logarithms is then kept"
         ),
     )
     evidence_tokens: int = whole(
         default=1500,
-        help="most tokens on which kernel parameters are sampled; more take more time and memory",
+        help="most tokens for sampling kernel parameters; more tokens take more time and memory",
         low=1,
     )
     eta: float = eta_param()
@@ -140,8 +141,8 @@ class GPStruct(KernelEstimator):
     engine: str = word(
         default="numba",
         help=(
-            '"jax" runs the chains of "ess" on JAX\'s device, where a hundred take little longer '
-            "than one"
+            '"jax" runs the chains of "ess" on the device of JAX. A hundred chains take little '
+            "longer there than one chain"
         ),
         words=("numba", "jax"),
     )
@@ -217,9 +218,9 @@ class GPStruct(KernelEstimator):
             return EllipticalSlice(plan, seed, self.n_jobs).sample(problem, callback)
 
     def _told(self, draws: Draws) -> dict[str, Any]:
-        """What is told of the chains; a warning if they have not settled."""
+        """Diagnostics of the chains; warn if the chains have not settled."""
         r_hat = draws.r_hat
-        if not r_hat <= SETTLED:  # of too few steps it is not a number
+        if not r_hat <= SETTLED:  # with too few steps r_hat is nan
             what = _unsettled(draws, self.sampler)
             warn(f"no convergence: {what}", ConvergenceWarning)
         return {
@@ -233,12 +234,12 @@ class GPStruct(KernelEstimator):
 
     @property
     def n_samples_(self) -> int:
-        """Posterior draws that predictions are averaged over."""
+        """Number of posterior draws over which predictions are averaged."""
         return self.scorer.n_draws
 
 
 def _unsettled(draws: Draws, sampler: str) -> str:
-    """What is wrong with the chains, of which some may never have moved, and what to do."""
+    """What is wrong with the chains, and what to do. Some chains may never have moved."""
     still, r_hat = draws.still, draws.r_hat
     if still and not np.isnan(r_hat):
         return _standing(still, draws.watched.shape, sampler)
@@ -251,7 +252,7 @@ def _unsettled(draws: Draws, sampler: str) -> str:
 
 def _standing(still: list[int], shape: tuple[int, ...], sampler: str) -> str:
     named = ", ".join(map(str, still[:NAMED])) + ", ..." * (len(still) > NAMED)
-    # steps of "ess" have no size that could be too large
+    # "ess" has no step size that could be too large
     remedy = "" if sampler == "ess" else "raise burn_in or n_steps, in which the step is tuned, or "
     return (
         f"{len(still)} of {shape[0]} chains (number {named}) never moved in {shape[1]} steps: "

@@ -1,4 +1,4 @@
-"""`HMM`: the hidden Markov model, counted where labels are known and by EM where they are not."""
+"""`HMM`: the hidden Markov model, fitted by counts, or by EM if labels are missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seqfield.sequences import Sequences
 
 Floats = NDArray[np.float64]
 
-#: least pseudo-count: with none at all a feature or a step not seen would forbid a label
+#: least pseudo-count: without one, an unseen feature or step would forbid a label
 LEAST = 1e-10
 
 
@@ -39,10 +39,11 @@ class HMM(SequenceEstimator):
     distribution over sequences of every length. The features of a token are drawn independently
     of each other given its label. p(y | x) is the posterior of this model.
 
-    Known labels are counted, in one pass. With missing labels or candidate sets the parameters
-    are found by EM, which starts from what is known; unlabelled sequences do change the model.
-    A scheme holds in both: what it forbids gets no probability. A template without a B line
-    makes no difference, as an HMM has transitions in any case. Edge features are not possible.
+    If all labels are known, `fit` counts them in one pass. If labels are missing, or there are
+    candidate sets, EM finds the parameters. EM starts from the known labels, and unlabelled
+    sequences change the model. In both cases a scheme holds: what it forbids has probability 0.
+    A template without a B line makes no difference, because an HMM always has transitions. Edge
+    features are not possible.
 
     Attributes
     ----------
@@ -55,8 +56,8 @@ class HMM(SequenceEstimator):
     log_transitions_ : (S, S) log p(j | i) from row label to column label
     log_end_ : (S,) log p(stop | i); a row of the transitions and its stop sum to one
     n_iter_ : iterations of EM, 1 if all labels are known
-    objective_ : minus the log-likelihood of X and of what is known of y, minus the log prior that
-        the smoothing stands for; no iteration raises it
+    objective_ : minus the log-likelihood of X and of the known labels, minus the log prior that
+        belongs to the smoothing; no iteration raises it
 
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
@@ -73,37 +74,38 @@ class HMM(SequenceEstimator):
     alpha: float = real(
         default=0.01,
         help=(
-            'smoothing of emissions. "multinomial": added to the count of every feature with '
-            'every label; "gaussian": each label gets this many extra tokens with the mean and '
-            "the variance of all tokens"
+            'smoothing of emissions. For "multinomial" it is added to the count of every feature '
+            'with every label. For "gaussian" each label gets this many extra tokens, with the '
+            "mean and the variance of all tokens"
         ),
         low=LEAST,
     )
     alpha_transitions: float = real(
         default=0.1,
-        help="added to the counts of starts, transitions and stops",
+        help="smoothing of steps: added to the counts of starts, transitions and stops",
         low=LEAST,
     )
     emission: str = word(
         default="auto",
         help=(
-            '"multinomial" for features that count or are there or not, log p(x_t | j) = sum_f '
-            'x_tf log p(f | j); "gaussian" with a mean and a variance for each label and feature; '
-            'or "auto": multinomial if X has no negative value and is sparse or of whole numbers'
+            'the kind of p(x_t | j). "multinomial" is for counts and 0/1 features: '
+            "log p(x_t | j) = sum_f x_tf log p(f | j). "
+            '"gaussian" has a mean and a variance for each label and feature. "auto" is '
+            "multinomial if X has no negative value and is sparse or of whole numbers"
         ),
         words=("auto", *KINDS),
     )
-    max_iter: int = whole(default=100, help="iterations of EM", low=1)
+    max_iter: int = whole(default=100, help="largest number of iterations of EM", low=1)
     tol: float = real(
         default=1e-6,
-        help="EM stops when the objective falls by less than this, relatively",
+        help="EM stops when the relative fall of the objective is less than this",
         low=0,
     )
     warm_start: bool = flag(
         default=False,
         help=(
-            "start EM from the last fit, whose labels and features are kept; if all labels are "
-            "known the parameters are counted anew"
+            "start EM from the last fit, and keep its labels and features. If all labels are "
+            "known, the parameters are counted again"
         ),
     )
 
@@ -243,7 +245,7 @@ class _Goal:
         return EmissionFunction(emission, counts.steps.plus(self.prior).log_shares())
 
     def _count_known(self) -> _Counts:
-        """Counts of what is known: a candidate counts by its share, a missing label not at all."""
+        """Counts of known labels: a candidate counts by its share, a missing label as nothing."""
         y, s = self.lesson.targets, self.lesson.n_labels
         if y.allowed is None:
             n = len(y.codes)
@@ -267,10 +269,10 @@ class _Goal:
         return -fit - self._log_prior(function)
 
     def expect(self, function: EmissionFunction) -> tuple[float, _Counts]:
-        """The objective, and the counts that a function leads to expect."""
+        """The objective, and the expected counts under a function."""
         lesson = self.lesson
         scores = function.scores(lesson.data, self.n_jobs)
-        if lesson.constraint is not None:  # parameters of a warm start may not know of it
+        if lesson.constraint is not None:  # the parameters of a warm start may break the constraint
             scores = lesson.constraint.impose(scores)
         found = chain.marginals(
             scores,
@@ -287,7 +289,7 @@ class _Goal:
         return value, _Counts(labels, steps)
 
     def possible(self, function: EmissionFunction) -> bool:
-        """False if parameters, those of a warm start, forbid what is allowed now."""
+        """False if the parameters of a warm start forbid what is allowed now."""
         both = zip(self.allowed, function.steps, strict=True)
         return all(np.isfinite(log[allowed > 0]).all() for allowed, log in both)
 

@@ -31,28 +31,28 @@ from seqfield.solvers.support import Support
 @register
 @parameters
 class HMSVM(KernelEstimator):
-    """Hidden Markov support vector machine: the known labelling shall win with a margin.
+    """Hidden Markov support vector machine: the known labelling must win with a margin.
 
-    Minimises 1/2 |f|^2 + C sum_i w_i slack_i over functions f, where all labellings y other than
-    the known one of sequence i, at Hamming distance h from it, have
+    `fit` minimises 1/2 |f|^2 + C sum_i w_i slack_i over functions f. Let y be any labelling of
+    sequence i other than the known one, at Hamming distance h from it. Each y has the constraint
 
         F(known) - F(y) >= 1 - slack_i     (margin="unit")
                         >= h - slack_i     (margin="hamming", a max-margin Markov network)
                         >= 1 - slack_i / h (margin="slack")
 
-    Its scores are not probabilities: ``calibrate=True`` adds some. A sequence falls apart where
-    labels are missing: the parts with labels are learned. Where the gram matrix exceeds the budget,
-    the rows that are needed are kept as far as it goes.
+    The scores are not probabilities; ``calibrate=True`` adds probabilities. Missing labels cut a
+    sequence into parts, and the parts with labels are learned. If the gram matrix exceeds
+    ``gram_budget``, as many of the needed rows are kept as the budget allows.
 
     Attributes
     ----------
     classes_ : labels in column order
-    C_ : the weight of the slacks that was used
+    C_ : the weight of the slacks in this fit
     support_ : the labellings that the model consists of (`print` it); not in model files
     transitions_ : (S, S) transition scores
-    objective_ : primal value; gap_ : its proven distance from the optimum at most, by exact
-        decoding (with slack="labelling" only once no labelling outside of the working sets violates
-        its margin; infinite before)
+    objective_ : primal value; gap_ : proven upper bound on its distance from the optimum,
+        by exact decoding. With slack="labelling" the gap is infinite as long as a labelling outside
+        the working sets violates its margin
     n_iter_ : passes over the data
     path_ : primal, dual and gap after each pass (`seqfield.solvers.margin.Pass`), not in model
         files
@@ -71,8 +71,8 @@ class HMSVM(KernelEstimator):
     C: float | None = real(
         default=None,
         help=(
-            "weight of the slacks; raise it to fit training labels more closely. None is 2 / mean"
-            " of k(x, x) over the distinct training tokens"
+            "weight of the slacks; raise it to fit training labels more closely. None is 2 "
+            "divided by the mean of k(x, x) over the distinct training tokens"
         ),
         above=0,
         words=(None,),
@@ -81,8 +81,8 @@ class HMSVM(KernelEstimator):
     slack: str = word(
         default="l1",
         help=(
-            'which slacks there are: "l1" has one for each sequence, "l2" counts its square, '
-            '"hard" has none, for data that can be separated. "labelling" has one for every '
+            'the kind of slacks. "l1" has one slack for each sequence, and "l2" uses its square. '
+            '"hard" has no slack, for data that can be separated. "labelling" has one for every '
             "labelling of every sequence, for short sequences and few labels"
         ),
         words=tuple(SLACKS),
@@ -90,8 +90,8 @@ class HMSVM(KernelEstimator):
     margin: str = word(
         default="hamming",
         help=(
-            'what the known labelling shall win by, in the formulas above; "slack" decodes in '
-            "O(l^2 S^2)"
+            "the margin by which the known labelling must win, as in the formulas above. "
+            '"slack" is slower: its decoding takes O(l^2 S^2)'
         ),
         words=tuple(MARGINS),
     )
@@ -101,7 +101,7 @@ class HMSVM(KernelEstimator):
     n_inducing: int | None = n_inducing_param()
     inducing: str = inducing_param()
     gram_dtype: str = gram_dtype_param()
-    max_iter: int = whole(default=500, help="passes over the data", low=1)
+    max_iter: int = whole(default=500, help="largest number of passes over the data", low=1)
     tol: float = real(
         default=0.01,
         help="stop when the gap is at most this share of the objective",
@@ -110,7 +110,7 @@ class HMSVM(KernelEstimator):
 
     @property
     def probabilistic(self) -> bool:
-        """Its scores only rank labellings."""
+        """False: the scores only rank labellings."""
         return False
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:

@@ -48,8 +48,8 @@ ADVICE = (
 
 
 class Clique(NamedTuple):
-    """A chosen clique: the kernel's number, the first training token like it (sequence, position),
-    its label or pair of labels, and its coefficient."""
+    """A chosen clique: the number of the kernel, the first equal training token (sequence,
+    position), the label or pair of labels, and the coefficient."""
 
     kernel: int
     place: tuple[int, int]
@@ -62,9 +62,10 @@ class Clique(NamedTuple):
 class KernelCRF(KernelEstimator):
     """Kernel conditional random field with greedily chosen cliques.
 
-    A vertex clique adds k(x_t, .) to the score of one label, an edge clique to that of one pair of
-    labels (edge[t] scores the pair that ends at token t). The clique that promises most comes in,
-    all coefficients are fitted again, and so on. Position-independent transitions are always there.
+    A vertex clique adds k(x_t, .) to the score of one label. An edge clique adds it to the score of
+    one pair of labels (edge[t] scores the pair that ends at token t). Each round adds the clique
+    with the best selection score, and fits all coefficients again. The model always has
+    transition scores that do not depend on the position.
 
     Attributes
     ----------
@@ -85,30 +86,31 @@ class KernelCRF(KernelEstimator):
     kernel: Any = anything(
         default=None,
         help=(
-            "a kernel, a name or a function as in `GPSC`, or a list of them; the function is then "
-            "a sum of one part for each, and each round takes the best clique of every kernel"
+            "a kernel, a name or a function as in `GPSC`, or a list of these. With a list, the "
+            "scores are a sum of one part for each kernel, and each round takes the best clique "
+            "of every kernel"
         ),
         kw_only=False,
     )
     cliques: str = word(
         default="vertex",
         help=(
-            'which cliques may be chosen: tokens with one label ("vertex"), or also tokens with a'
-            ' pair of labels ("vertex+edge")'
+            'which cliques can be chosen. "vertex" is tokens with one label; "vertex+edge" is '
+            "also tokens with a pair of labels"
         ),
         words=("vertex", "vertex+edge"),
     )
     n_cliques: int = whole(
         default=100,
-        help="most cliques to choose; more fit better, and make prediction slower",
+        help="largest number of cliques; more cliques fit better, and make prediction slower",
         low=1,
     )
     gain: str = word(
         default="gradient",
         help=(
-            'what a candidate promises: "gradient" by the size of the functional gradient (one '
-            'product with the gram matrix for all candidates), "meanfield" by the fall of the '
-            "risk with the best coefficient, tokens taken as independent"
+            'selection score of a candidate. "gradient" is the size of the functional gradient; '
+            'it takes one product with the gram matrix for all candidates. "meanfield" is the '
+            "fall of the risk with the best coefficient, if tokens were independent"
         ),
         words=("gradient", "meanfield"),
     )
@@ -166,7 +168,7 @@ class KernelCRF(KernelEstimator):
             minimum, found = solver.minimise(goal, callback)
         best_iter = watch.best_of(minimum)[1]
         path = found.rounds[:best_iter]
-        # if nothing was worth choosing the transitions are the model
+        # without a chosen clique the model is its transitions
         begin = Round(0, found.start, minimum.value, minimum.value)
         last = path[-1] if path else begin
         minimum = minimum._replace(value=last.risk, gradient=None)
@@ -181,7 +183,7 @@ class KernelCRF(KernelEstimator):
 
 
 def _told(atoms: list[Atom], coefficients: Floats, tokens: Tokens, lesson: Lesson) -> list[Clique]:
-    """Cliques by the names of their labels."""
+    """The chosen cliques, with the names of their labels."""
     names, s, out = lesson.labels.names, lesson.n_labels, []
     for atom, value in zip(atoms, coefficients, strict=True):
         column = atom.columns[0]

@@ -47,8 +47,8 @@ REMEDY = "raise max_iter"
 class StructuredPerceptron(LinearEstimator):
     """Averaged perceptron for sequences, over explicit features or with a kernel.
 
-    Fast to train and often nearly as accurate as a CRF. Its scores are not probabilities:
-    ``calibrate=True`` adds some.
+    It is fast to train, and often nearly as accurate as a CRF. The scores are not probabilities;
+    ``calibrate=True`` adds probabilities.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class StructuredPerceptron(LinearEstimator):
     theta_ : all weights (primal form); transitions_ : (S, S) transition scores
     kernel_, n_tokens_, n_kept_ : as in `GPSC` (dual form)
     n_iter_ : epochs done; best_iter_ : the epoch whose weights are kept
-    objective_ : share of tokens that the last epoch labelled wrongly before learning from them
+    objective_ : share of wrong tokens in the last epoch, each decoded before it was learned from
 
     >>> import seqfield as sf
     >>> X = [["the", "cat", "sat"], ["a", "dog"]]
@@ -69,34 +69,34 @@ class StructuredPerceptron(LinearEstimator):
     learns: ClassVar[tuple[type[Learned], ...]] = (LinearFunction, KernelFunction)
     average: bool = flag(
         default=True,
-        help="use the mean of the weights over all steps; False uses the last ones",
+        help="use the mean of the weights over all steps; False uses the last weights",
     )
     max_iter: int = whole(
         default=20,
-        help="epochs; training ends early when an epoch makes no mistake",
+        help="largest number of epochs; training stops early after an epoch without a mistake",
         low=1,
     )
     patience: int = patience_param(3, "epochs")
     kernel: Any = anything(
         default=None,
         help=(
-            "the dual form with a kernel of `seqfield.kernels` or its name; None is the primal "
-            "form. In the dual form every feature has a weight with every label, whatever "
-            "observed_only says"
+            "a kernel of `seqfield.kernels`, or its name, for the dual form. None is the primal "
+            "form, over explicit features. The dual form ignores observed_only: every feature has "
+            "a weight with every label"
         ),
     )
     eta: float = real(default=1.0, help="scale of transitions in the dual form", low=0)
     explicit: Any = explicit_param()
     gram_budget: float = real(
         default=6.0,
-        help="the most GiB that gram matrices of the dual form take",
+        help="most memory, in GiB, for the gram matrices of the dual form",
         low=0,
     )
     gram_dtype: str = gram_dtype_param()
 
     @property
     def probabilistic(self) -> bool:
-        """Its scores only rank labellings."""
+        """False: the scores only rank labellings."""
         return False
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
@@ -106,7 +106,7 @@ class StructuredPerceptron(LinearEstimator):
         train, watch = self._watched(lesson, architecture)
         theta = np.zeros(architecture.n_parameters)
         theta = start.theta if isinstance(start, LinearFunction) else theta
-        if theta.any():  # what is there already may be the best on held-out data
+        if theta.any():  # the weights of a warm start may be the best on held-out data
             watch(Step(0, theta, float("nan")))
         problem = LinearProblem.of(
             architecture, train.data, train.targets, train.weights, train.constraint

@@ -46,14 +46,14 @@ class TransitionsWarning(UserWarning):
 class StructuredSVGP(KernelEstimator):
     """Sparse variational Gaussian-process chain model (Galliani et al. 2017).
 
-    The model of `GPStruct`. The posterior of each label's function is a Gaussian over its values
-    at inducing tokens (or a mixture of Gaussians), fitted by maximising a lower bound on log p(y)
-    with minibatches of sequences: memory does not grow with their number.
+    The model is that of `GPStruct`. The posterior of each label's function is a Gaussian, or a
+    mixture of Gaussians, over its values at inducing tokens. `fit` maximises a lower bound on
+    log p(y) with minibatches of sequences. The memory does not grow with the number of sequences.
 
-    Steps are its own natural gradients and Adam, not those of optax: Adam is ten lines, which need
-    no dependency, and natural gradients are not in it. Inducing tokens are pivots by default, not
-    k-means: they go by the kernel rather than by distances between features, are tokens of any
-    kind, and explain more of the prior, so that the bound is higher; "kmeans" is there by name.
+    Natural gradients and Adam are implemented here, not taken from optax. Adam is ten lines and
+    needs no dependency, and optax has no natural gradients. Inducing tokens are by default pivots,
+    not k-means. Pivots depend on the kernel instead of distances between features, and work for
+    tokens of any kind. They explain more of the prior, so the bound is higher.
 
     Attributes
     ----------
@@ -61,10 +61,10 @@ class StructuredSVGP(KernelEstimator):
     bound_ : the mean bound of the last epoch; bounds_ : the estimate of each step (not in model
         files); objective_ : minus bound_
     n_iter_ : epochs
-    kernel_ : the kernel, with what it learned; n_kept_ : inducing tokens
-    n_samples_ : posterior draws that predictions are averaged over
-    transitions_ : (S, S) posterior mean of the transition scores that predictions take: of
-        "piecewise" half of those that were learned
+    kernel_ : the kernel with its learned parameters; n_kept_ : number of inducing tokens
+    n_samples_ : number of posterior draws over which predictions are averaged
+    transitions_ : (S, S) posterior mean of the transition scores in predictions; with "piecewise"
+        half of the learned scores
 
     >>> import seqfield as sf
     >>> X, y = sf.make_galaxy(20, random_state=0)
@@ -72,8 +72,8 @@ class StructuredSVGP(KernelEstimator):
     >>> model.fit(X, y).score(X, y) > 0.8
     True
 
-    A likelihood that is not a chain: the labels of a sequence by themselves, and their number of
-    changes, which should be about 2.
+    A likelihood that is not a chain: it has a term for each single label, and a term for the number
+    of label changes, which should be about 2.
 
     >>> import numpy as np
     >>> def few_changes(F, T, labels):
@@ -92,8 +92,8 @@ class StructuredSVGP(KernelEstimator):
     n_inducing: int = whole(
         default=500,
         help=(
-            "number of inducing tokens; all distinct tokens if there are no more. More "
-            "approximate the posterior better, and take more time and memory"
+            "number of inducing tokens; at most all distinct tokens are used. More inducing "
+            "tokens approximate the posterior better, and take more time and memory"
         ),
         low=1,
         kw_only=False,
@@ -101,25 +101,25 @@ class StructuredSVGP(KernelEstimator):
     inducing: str = word(
         default="pivoted",
         help=(
-            'how inducing tokens are found: "pivoted" takes the tokens that leave the least of '
-            'the prior\'s variance unexplained (pivoted Cholesky); "kmeans" the means of '
-            "clusters, of sparse features the tokens nearest to them"
+            'how inducing tokens are found. "pivoted" (pivoted Cholesky) takes the tokens that '
+            'leave the least prior variance unexplained. "kmeans" takes the means of clusters; '
+            "with sparse features it takes the tokens nearest to these means"
         ),
         words=("pivoted", "kmeans"),
     )
     likelihood: Any = word(
         default="chain",
         help=(
-            '"chain" is exact. "piecewise" is the pseudo-likelihood of each edge by itself: '
-            "cheaper, and a worse model of the whole. Each label is learned twice there, from one "
-            "neighbour each time, so predictions take the chain with half of the transition "
-            "scores. A function of (F, T, labels) gets score draws F (k, length, S), transition "
-            "draws T (k, S, S) and label codes (length,) in the order of ``classes``, -1 where "
-            "missing; it returns k log-likelihoods. A function needs no derivative, and "
-            "``classes`` must be given. Predictions are those of the chain with the scores that "
-            "were found. Transition scores that a function ignores stay at their prior N(0, eta), "
-            "over which predictions average: transitions=False hands it zeros and predicts "
-            "without them"
+            'the likelihood. "chain" is exact. "piecewise" is the pseudo-likelihood of each edge '
+            "by itself: cheaper, and a worse model of the whole sequence. It learns each label "
+            "twice, from one neighbour each time. Predictions therefore use the chain with half "
+            "of the transition scores. The third choice is a function of (F, T, labels). It gets "
+            "score draws F (k, length, S), transition draws T (k, S, S) and label codes (length,) "
+            "in the order of ``classes``, -1 where missing. It returns k log-likelihoods. The "
+            "function needs no derivative, and ``classes`` must be given. Predictions use the "
+            "chain with the learned scores. If the function ignores transition scores, they stay "
+            "at their prior N(0, eta), and predictions average over this prior. Give "
+            "transitions=False in this case: T is then zero, and predictions have no transitions"
         ),
         words=("chain", "piecewise"),
         functions=True,
@@ -127,46 +127,48 @@ class StructuredSVGP(KernelEstimator):
     gradient: str = word(
         default="reparam",
         help=(
-            '"reparam" takes the derivative of the likelihood; "score" its values alone, with far '
-            "more noise: raise n_mc"
+            'how gradients are estimated. "reparam" uses the derivative of the likelihood. '
+            '"score" uses only its values, with far more noise: raise n_mc'
         ),
         words=("reparam", "score"),
     )
     n_components: int = whole(
         default=1,
         help=(
-            'Gaussians in the posterior; more than one is a mixture, which needs solver="adam" or'
-            ' "auto"'
+            "number of Gaussians in the posterior. More than one is a mixture, which needs "
+            'solver="adam" or "auto"'
         ),
         low=1,
     )
     batch_size: int = whole(
-        default=50, help="sequences in each step; more are less noisy, and take more memory", low=1
+        default=50, help="sequences in each step; more give less noise, and take more memory", low=1
     )
     n_mc: int = whole(
         default=10,
         help=(
-            "Monte-Carlo draws of the scores of a batch in each step; raise it if the bound is "
-            "noisy"
+            "number of Monte Carlo draws of the scores of a batch in each step; raise it if the "
+            "bound is noisy"
         ),
         low=1,
     )
     solver: str = word(
         default="auto",
         help=(
-            '"natural" steps along natural gradients, which takes far fewer epochs (one '
-            'component, gradient="reparam", no candidate sets if piecewise; where labels are '
-            'missing, the Fisher information stands for second derivatives); "adam"; "auto": '
-            "natural where possible"
+            'the optimiser. "natural" uses natural gradients, which take far fewer epochs. It '
+            'needs one component and gradient="reparam", and with "piecewise" no candidate sets. '
+            "If labels are missing, it replaces second derivatives by the Fisher information. "
+            '"adam" has no such limits. "auto" is natural where possible'
         ),
         words=("auto", "natural", "adam"),
     )
-    learn_kernel: bool = flag(default=True, help="learn the kernel's parameters by the bound")
+    learn_kernel: bool = flag(
+        default=True, help="learn the kernel parameters by maximising the bound"
+    )
     learn_inducing: bool = flag(
         default=False,
         help=(
-            "move the inducing tokens by the bound (dense features alone, at 4 kernel matrices "
-            "for each feature and step)"
+            "move the inducing tokens to raise the bound. It works only with dense features, and "
+            "takes 4 kernel matrices for each feature and step"
         ),
     )
     learning_rate: float = real(
@@ -175,20 +177,23 @@ class StructuredSVGP(KernelEstimator):
     n_samples: int = whole(
         default=100,
         help=(
-            "posterior draws that predictions are averaged over; more are less noisy, and take "
-            "more time and memory"
+            "number of posterior draws over which predictions are averaged. More draws give less "
+            "noise, and take more time and memory"
         ),
         low=1,
     )
     eta: float = eta_param()
     transitions: bool = transitions_param()
-    max_iter: int = whole(default=100, help="most epochs, passes over the data", low=1)
+    max_iter: int = whole(
+        default=100, help="largest number of epochs (passes over the data)", low=1
+    )
     tol: float = real(
         default=1e-3,
         help=(
-            "stop when the last ten epochs (or a fifth of all, if more) raised the bound by less "
-            "than this share of it over as many before and did not lower it, noise is too small "
-            "to hide a rise of ten times that, and kernel parameters hardly move; 0: never stop"
+            "stop when the bound hardly rises: the mean of the last ten epochs (or of a fifth of "
+            "all, if more) is compared with that of as many epochs before. The rise must be "
+            "below this share of the bound, and not negative. The noise must be too small to hide "
+            "ten times this rise, and kernel parameters must hardly move. 0 never stops early"
         ),
         low=0,
     )
@@ -247,7 +252,7 @@ class StructuredSVGP(KernelEstimator):
         return Fit(self._function(found), facts)
 
     def _function(self, found: Fitted) -> DrawnFunction:
-        """Draws from the posterior, and how they go on to new tokens."""
+        """Draws from the posterior, as a function of new tokens."""
         rng = np.random.default_rng(seed_of(self))
         draws = _draws(found.q, found.architecture.eta, self.n_samples, rng)
         scale = 0.5 if self.likelihood == "piecewise" else 1.0  # of the transitions
@@ -260,7 +265,7 @@ class StructuredSVGP(KernelEstimator):
         )
 
     def _likelihood(self, lesson: Lesson) -> ChainLikelihood:
-        """That of the chain where a function was given."""
+        """The likelihood; that of the chain if a function was given."""
         loss: Loss = PiecewiseLoss() if self.likelihood == "piecewise" else LogLoss()
         return ChainLikelihood(loss, lesson.constraint)
 
@@ -306,7 +311,7 @@ class StructuredSVGP(KernelEstimator):
         )
 
     def _steps_naturally(self, likelihood: ChainLikelihood, targets: Targets) -> bool:
-        """Whether q goes along natural gradients."""
+        """Whether the posterior q is fitted by natural gradients."""
         reason = ""
         if self.n_components > 1:
             reason = "has one component"
@@ -335,13 +340,13 @@ class StructuredSVGP(KernelEstimator):
 
     @property
     def n_samples_(self) -> int:
-        """Posterior draws that predictions are averaged over."""
+        """Number of posterior draws over which predictions are averaged."""
         return self.scorer.n_draws
 
 
 def _tell(found: Fitted) -> None:
-    """Warn if the bound did not settle, or fell below that of the prior by more than batches and
-    draws vary."""
+    """Warn if the bound did not settle, or is below the bound of the prior by more than the noise
+    of batches and draws."""
     first, last = found.elbos[0], found.elbos[-(len(found.elbos) // found.n_iter) :]
     fallen = bool(found.bound < first - 0.1 * abs(first) - 2.0 * last.std())
     if found.converged and not fallen:
@@ -361,7 +366,7 @@ def _tell(found: Fitted) -> None:
 
 
 def _basis(model: Inducing) -> Root:
-    """How whitened functions go on to new tokens."""
+    """The root that gives the values of whitened functions at new tokens."""
     dual: Floats = scipy.linalg.inv(model.root).T
     return Root(model.kernel, model.root, model.tokens, dual)
 

@@ -1,4 +1,4 @@
-"""The tagger to begin with: the best of a few Gaussian-process models by held-out folds."""
+"""`Tagger`: the best of a few Gaussian-process models, chosen on held-out folds."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from seqfield.progress import progress
 from seqfield.sequences import Sequences
 from seqfield.solvers.lbfgs import LBFGS
 
-#: distinct tokens beyond which only the linear kernel is tried: others need a gram matrix
+#: with more distinct tokens only the linear kernel is tried: other kernels need a gram matrix
 MOST_TOKENS = 15_000
-#: prior variance of transition scores: in small data neighbours agree by chance
+#: prior variance of transition scores, small because neighbours in small data agree by chance
 ETA = 0.3
-#: how much more rare features weigh in the curved kernel
+#: how much larger the weight of rare features is in the curved kernel
 RARITY = 0.1
 
 
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     c2: float
 
 
-#: what is tried if nothing else is asked for
+#: the default candidates
 CANDIDATES = (
     Candidate(True, 4.0, 1.0),
     Candidate(True, 2.0, 3.0),
@@ -57,7 +57,7 @@ CANDIDATES = (
 
 
 class Tried(NamedTuple):
-    """A candidate, the mean -log p(y_t | x) of tokens held out, and its temperature."""
+    """A candidate, its mean -log p(y_t | x) on held-out tokens, and its temperature."""
 
     candidate: Candidate
     nll: float
@@ -67,23 +67,25 @@ class Tried(NamedTuple):
 @register
 @parameters
 class Tagger(SequenceEstimator):
-    """The tagger to begin with, for tens to a few thousand sequences: nothing to tune.
+    """A tagger without parameters to tune. Start with it if you have tens to a few thousand
+    sequences.
 
-    It fits `GPSC` in a few settings (linear or curved kernel, log loss or one that asks for a
-    margin), each without every fold of the sequences in turn, takes the one that gives held-out
-    tokens the most probability at its best temperature, and fits that to all of them. Its
-    probabilities are calibrated by the same folds. Cost: ``n_folds`` fits for each, and one.
+    `fit` compares a few settings of `GPSC` by cross-validation. A setting has a linear or a curved
+    kernel, and the log loss or a loss with a margin. The chosen setting gives the labels of
+    held-out tokens the most probability, at its best temperature. This setting is then fitted to
+    all sequences. The same folds calibrate its probabilities. The cost is ``n_folds`` fits for each
+    setting, and one more fit.
 
-    The curved kernel is linear plus five times the cubed cosine for features that are 0 or 1, with
-    rare ones weighing a little more, and RBF for others; with more than 15,000 distinct tokens it
-    is left out.
+    For features that are 0 or 1, the curved kernel is linear plus five times the cubed cosine, and
+    rare features have a little more weight. For other features it is RBF. With more than 15,000
+    distinct tokens the curved kernel is not tried.
 
     Attributes
     ----------
     classes_ : labels in column order
-    chosen_ : the setting that was taken, (curved, cost, c2)
+    chosen_ : the chosen setting, (curved, cost, c2)
     tried_ : every candidate with its held-out negative log-likelihood (not in model files)
-    kernel_, n_tokens_, n_kept_, n_iter_, objective_, gap_ : those of the `GPSC` that was fitted
+    kernel_, n_tokens_, n_kept_, n_iter_, objective_, gap_ : as in `GPSC`, of the chosen model
 
     >>> import seqfield as sf
     >>> X, y = sf.load_ingredients("train")
@@ -96,31 +98,34 @@ class Tagger(SequenceEstimator):
     candidates: Any = anything(
         default=None,
         help=(
-            "settings to try, each (curved, cost, c2): whether its kernel is the curved one, the "
-            "cost of a wrong label in the loss (0 is the log loss), and c2. None: (True, 4, 1), "
-            "(True, 2, 3), (True, 0, 1), (False, 4, 1) and (False, 8, 0.1)"
+            "settings to try, each (curved, cost, c2). curved says whether the kernel is the "
+            "curved one, cost is the cost of a wrong label (0 is the log loss), and c2 is as in "
+            "`GPSC`. None is (True, 4, 1), (True, 2, 3), (True, 0, 1), (False, 4, 1) and "
+            "(False, 8, 0.1)"
         ),
     )
     n_folds: int = whole(
         default=5,
-        help="folds of sequences; with fewer labelled sequences, as many as these",
+        help="number of folds; at most the number of labelled sequences is used",
         low=2,
     )
     calibrate: Any = word(
         default=True,
         help=(
-            "calibrate by the folds that the setting was chosen on: one temperature (True or "
-            '"temperature"), with an offset for each label ("platt"), with a slope as well '
-            '("vector"); False leaves the scores as they are'
+            "how to calibrate, on the folds that chose the setting. True or "
+            '"temperature" fits one temperature. "platt" adds an offset for each label, "vector" '
+            "also a slope for each label. False leaves the scores as they are"
         ),
         words=WAYS,
     )
-    max_iter: int = whole(default=500, help="iterations of each fit", low=1)
-    tol: float = real(default=1e-5, help="relative tolerance of each fit", low=0)
+    max_iter: int = whole(default=500, help="largest number of iterations of each fit", low=1)
+    tol: float = real(
+        default=1e-5, help="relative tolerance of each fit; lower it for closer optima", low=0
+    )
 
     def _learn(self, lesson: Lesson, start: Learned | None = None) -> Fit:
         n_folds = max(2, min(self.n_folds, len(lesson.told)))
-        seed = random_of(self).randint(2**31)  # all of them get the same folds
+        seed = random_of(self).randint(2**31)  # all candidates get the same folds
         curved = _curved(lesson.data)
         candidates = [c for c in self._candidates() if curved is not None or not c.curved]
         if not candidates:
@@ -180,7 +185,7 @@ class Tagger(SequenceEstimator):
 
     @property
     def chosen_(self) -> Candidate:
-        """The setting that was taken."""
+        """The chosen setting."""
         return Candidate(not isinstance(self.kernel_, Linear), self.cost_, self.c2_)
 
     @property
@@ -195,12 +200,12 @@ class Tagger(SequenceEstimator):
 
 
 def default_tagger(**params: Any) -> Tagger:
-    """The tagger to begin with: a `Tagger` with these parameters."""
+    """The default model: a `Tagger` with these parameters."""
     return Tagger(**params)
 
 
 def _curved(data: Sequences) -> Kernel | None:
-    """The curved kernel for such features; None if there are too many distinct tokens for it."""
+    """The curved kernel for these features; None if there are too many distinct tokens."""
     if len(distinct(data.x)[0]) > MOST_TOKENS:
         return None
     if not zero_one(data.x):

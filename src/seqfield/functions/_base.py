@@ -26,8 +26,8 @@ class Shape(NamedTuple):
 class Learned(ABC):
     """A learned function from encoded sequences to scores of labels and transitions.
 
-    A posterior is represented by draws: `draws` then gives scores for each of them, and `scores`
-    those of the point estimate.
+    A posterior is represented by draws. `draws` gives the scores of each draw, and `scores` gives
+    the scores of the point estimate.
     """
 
     @property
@@ -45,7 +45,7 @@ class Learned(ABC):
         """Chain scores of encoded data, without constraints."""
 
     def draws(self, data: Sequences, n_jobs: int | None = None) -> list[ChainScores]:
-        """The same for each draw from the posterior; without a posterior just one."""
+        """Chain scores of each draw from the posterior; without a posterior, of one function."""
         return [self.scores(data, n_jobs)]
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Inference for p(y | x) that is one chain, or a weighted average of several chains.
 
-An average over posterior draws f_s is no chain itself: log p(y | x) = log sum_s w_s p(y | f_s), and
-the probability of a label is the weighted mean of its marginals. With one chain all of this is
-plain chain inference.
+An average over posterior draws f_s is not a chain: log p(y | x) = log sum_s w_s p(y | f_s). The
+probability of a label is the weighted mean of its marginals. With one chain this is plain chain
+inference.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ class Average:
         return out
 
     def given(self, known: Targets) -> Average:
-        """p(y | x, known): what is believed of the labels that are still open.
+        """p(y | x, known): the distribution of the labels that are still unknown.
 
-        Known labels forbid all others at their tokens, so one chain stays one chain. Of an average
-        those chains weigh more that find the known labels more probable.
+        Known labels forbid all other labels at their tokens, so one chain stays one chain. In an
+        average, a chain gets more weight if the known labels are more probable under it.
         """
         allowed = known.mask(self.draws[0].n_labels)
         if allowed.all():

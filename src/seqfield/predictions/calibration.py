@@ -1,8 +1,9 @@
 """Probabilities for scores that are not trained to be log-probabilities.
 
-One temperature for all scores of the chain; with it an offset for each label (as the slope and the
-offset of Platt 1999); and with both a slope for each label (vector scaling, Guo et al. 2017):
-p(y | x) is that of the chain with scores (sum_t a(y_t) f_t(y_t) + b(y_t) + edges) / T.
+There are three methods. The first has one temperature T for all scores of the chain. The second
+also has an offset b for each label (as the slope and the offset of Platt 1999). The third also has
+a slope a for each label (vector scaling, Guo et al. 2017). p(y | x) is that of the chain with
+scores (sum_t a(y_t) f_t(y_t) + b(y_t) + edges) / T.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Calibration:
 
 
 def tempered(scores: ChainScores, temperature: float) -> ChainScores:
-    """The scores over a temperature: probabilities flatten as it rises."""
+    """The scores divided by a temperature: a higher temperature makes probabilities flatter."""
 
     def part(values: Floats | None) -> Floats | None:
         return None if values is None else values / temperature
@@ -110,7 +111,7 @@ def rescaled(scores: ChainScores, slopes: Floats | None, offsets: Floats) -> Cha
 def fit_calibration(parts: list[HeldOut], way: bool | str) -> Calibration:
     """What ``calibrate`` asks for, with the least summed -log p(y_t | x) of held-out tokens.
 
-    Weak priors keep it finite where tokens are all right, and at 1 where they tell nothing.
+    Weak priors keep the temperature finite if all tokens are right, and at 1 without information.
     """
     start = fit_temperature(parts)
     if way in (True, "temperature"):

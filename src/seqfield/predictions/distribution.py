@@ -23,7 +23,7 @@ Decoding = Literal["viterbi", "posterior"]
 
 
 class SpanConfidence(NamedTuple):
-    """A span, ``end`` exclusive, and the probability that y has it, all of it."""
+    """A span, ``end`` exclusive, and the probability that y has exactly this span."""
 
     kind: str
     start: int
@@ -238,8 +238,8 @@ class LabelDistribution:
         """p(y | x, known): the same distribution once some labels are known.
 
         ``known`` has the form of y: one list for each sequence (or None), with None where nothing
-        is known, a label, or a set of labels of which one is right; or it is `Targets`. The result
-        is exact: it may be decoded, asked for probabilities, and conditioned again.
+        is known, a label, or a set of labels of which one is right. It may also be `Targets`. The
+        result is exact. It can be decoded, asked for probabilities, and conditioned again.
         """
         targets = known if isinstance(known, Targets) else self.targets(known)
         if self.limits.joint:

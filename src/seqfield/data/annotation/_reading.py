@@ -21,15 +21,15 @@ def read_doccano(
     """Read what doccano exports of a sequence labelling project (JSONL).
 
     Spans are taken from ``label``, ``labels`` or ``entities``, as [start, end, type] or with
-    ``start_offset``, ``end_offset`` and ``label``. Without the tokens that `write_doccano` sends
-    along, tokens are what white space parts.
+    ``start_offset``, ``end_offset`` and ``label``. If the file has no
+    tokens from `write_doccano`, the text is split at white space.
 
     Parameters
     ----------
     source : path or open file, in UTF-8
-    scheme : of the labels to make of the spans; None for labels of single tokens: the label of a
-        token is then the type of the span it lies in, and None if it lies in none
-    snap : widen a span that cuts a token to the whole token; else it is an error
+    scheme : the scheme of the labels that are made from the spans. None is for labels of single
+        tokens: the label of a token is then the type of its span, and None if it has no span
+    snap : True widens a span that cuts a token to the whole token. False makes it an error
 
     Returns
     -------
@@ -65,8 +65,8 @@ def read_labelstudio(
 ) -> tuple[list[list[Any]], list[Labels | None]]:
     """Read what Label Studio exports (JSON) of a project whose text is ``$text``.
 
-    Of several annotations of a task the last one counts that was not cancelled; results of other
-    tags than ``Labels`` are passed over.
+    If a task has several annotations, the last one that was not cancelled counts. Results of tags
+    other than ``Labels`` are ignored.
 
     Parameters
     ----------

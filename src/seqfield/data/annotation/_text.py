@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
     @classmethod
     def split(cls, text: str) -> Text:
-        """A text whose tokens are what white space parts, as one-column rows.
+        """A text that is split at white space; its tokens are one-column rows.
 
         >>> Text.split(" Ana  sang")
         Text(text=' Ana  sang', tokens=[('Ana',), ('sang',)], starts=[1, 6], ends=[4, 10])
