@@ -341,7 +341,7 @@ def test_train_from_stdin(tmp_path, train_file, model_file):
 
 
 def test_train_shows_no_convergence_as_one_line(tmp_path, train_file):
-    result = run("train", train_file, "-o", tmp_path / "m.sf", "--max-iter", 2)
+    result = run("train", train_file, "-o", tmp_path / "m.sf", "--max-iter", 2, "-q")
     assert result.stderr.startswith("warning: no convergence in 2 iterations")
     assert result.stderr.count("\n") == 1
 
