@@ -62,6 +62,7 @@ class _Listener(event.Listener):
 
 
 _LISTENER = _Listener()
+# numba has no types
 event.register("numba:compile", _LISTENER)  # type: ignore[no-untyped-call]
 
 

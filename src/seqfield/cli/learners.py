@@ -31,6 +31,7 @@ CLASSES = {
     "gpstruct": "GPStruct",
     "svgp": "StructuredSVGP",
 }
+# mypy reads the members of an enumeration only where they are written out
 Learner = StrEnum("Learner", list(CLASSES))  # type: ignore[misc]
 FIRST = Learner("crf")
 
@@ -304,6 +305,7 @@ def expanded(function: Callable[..., None]) -> Any:
         parts.append(inspect.Parameter(name, kind, default=None, annotation=setting.annotation))
     command.__doc__, command.__name__ = function.__doc__, function.__name__
     command.__annotations__ = {one.name: one.annotation for one in parts}
+    # a function may have a signature of its own, but its type does not say so
     command.__signature__ = inspect.Signature(parts)  # type: ignore[attr-defined]
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(function.__name__, cls=GroupedCommand)(command)

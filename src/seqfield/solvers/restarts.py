@@ -19,6 +19,7 @@ from seqfield.solvers._base import Callback, Floats, Minimum, Solver, Step
 class Tolerant(Protocol):
     """A solver with a relative tolerance and a largest number of iterations."""
 
+    # a property in place of the attribute: both follow from the inner solver
     @property
     def max_iter(self) -> int:
         """Largest number of iterations."""
